@@ -1,0 +1,45 @@
+package message
+
+// NATS headers that Toolbus sets or reads.
+const (
+	// HeaderErrorCode and HeaderError are the NATS micro error headers.
+	HeaderErrorCode = "Nats-Service-Error-Code"
+	HeaderError     = "Nats-Service-Error"
+
+	// HeaderTrace is the W3C trace context, passed on unchanged.
+	HeaderTrace = "traceparent"
+
+	// HeaderBeats with value "1" on a call asks for beats on the call's
+	// progress subject: one at once and one every second while it runs.
+	HeaderBeats = "Toolbus-Beats"
+
+	// HeaderBlob replaces a body that is larger than the server's max_payload:
+	// the body is empty and this header holds a Blob as JSON.
+	HeaderBlob = "Toolbus-Blob"
+
+	// HeaderChunk numbers a blob's or upload's chunks, from 0.
+	HeaderChunk = "Toolbus-Chunk"
+
+	// HeaderDepth counts tool-to-tool hops, so that tools calling each other in
+	// a circle end with an error. Absent means 0.
+	HeaderDepth = "Toolbus-Depth"
+
+	// HeaderDeadline is when the caller stops waiting, in Unix milliseconds; the
+	// worker ends the call by then even if its own limit is later.
+	HeaderDeadline = "Toolbus-Deadline"
+)
+
+// Blob describes a spilled body: its chunks stand under the sender's blob
+// subject and are fetched with FetchRequest.
+type Blob struct {
+	ID     string `json:"id"`
+	Size   int64  `json:"size"`   // bytes
+	Chunks int    `json:"chunks"` // numbered 0 to chunks-1
+	SHA256 string `json:"sha256"` // lower-case hex, of the whole body
+}
+
+// FetchRequest asks for one chunk of a blob. The reply's body is the chunk,
+// raw.
+type FetchRequest struct {
+	Chunk int `json:"chunk"`
+}

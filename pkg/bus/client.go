@@ -1,0 +1,182 @@
+package bus
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"math/rand/v2"
+	"net/url"
+	"strings"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/nats-io/nats.go"
+
+	"github.com/toolbus/toolbus/contracts/errcode"
+	"github.com/toolbus/toolbus/contracts/message"
+)
+
+// DefaultTimeout limits a request whose context has no deadline.
+const DefaultTimeout = 10 * time.Second
+
+// Request sends in as JSON to subject and decodes the reply into out. An error
+// reply comes back as *errcode.Error; no responders is unavailable, no reply in
+// time is timeout. out may be nil.
+func Request(ctx context.Context, nc *nats.Conn, subject string, in, out any) error {
+	msg, err := NewMsg(subject, in)
+	if err != nil {
+		return err
+	}
+	reply, err := RequestMsg(ctx, nc, msg)
+	if err != nil {
+		return err
+	}
+	return DecodeReply(reply.Data, out)
+}
+
+// Retry is Request for requests that may be sent again without harm: reads, and
+// writes that carry an opId. It tries again, with jittered backoff and within
+// ctx, while the service is unavailable, overloaded, or does not answer within
+// a few seconds.
+func Retry(ctx context.Context, nc *nats.Conn, subject string, in, out any) error {
+	ctx, cancel := withDefaultTimeout(ctx)
+	defer cancel()
+	for attempt := 0; ; attempt++ {
+		try, done := context.WithTimeout(ctx, 4*time.Second)
+		err := Request(try, nc, subject, in, out)
+		done()
+		if err == nil || !errcode.From(err).Retryable {
+			return err
+		}
+		pause := min(10*time.Millisecond<<min(attempt, 6), 500*time.Millisecond)
+		pause = pause/2 + rand.N(pause)
+		if d, ok := ctx.Deadline(); ok && time.Until(d) < pause {
+			return err
+		}
+		select {
+		case <-ctx.Done():
+			return err
+		case <-time.After(pause):
+		}
+	}
+}
+
+// NewMsg makes a message with in as its JSON body; a json.RawMessage or []byte
+// is taken as it is, nil is an empty object.
+func NewMsg(subject string, in any) (*nats.Msg, error) {
+	var body []byte
+	switch v := in.(type) {
+	case nil:
+		body = []byte("{}")
+	case json.RawMessage:
+		body = v
+	case []byte:
+		body = v
+	default:
+		var err error
+		if body, err = Marshal(in); err != nil {
+			return nil, errcode.Wrap(errcode.InvalidRequest, err, "the request has no JSON form: %v", err)
+		}
+	}
+	m := nats.NewMsg(subject)
+	m.Data = body
+	return m, nil
+}
+
+// RequestMsg sends a request and returns its reply, or the error the reply
+// carries.
+func RequestMsg(ctx context.Context, nc *nats.Conn, msg *nats.Msg) (*nats.Msg, error) {
+	if int64(len(msg.Data)) > MaxBody(nc) {
+		limit, actual := MaxBody(nc), int64(len(msg.Data))
+		return nil, errcode.OverLimit(errcode.TooLarge, limit, actual, "the request is %d bytes, at most %d are allowed", actual, limit)
+	}
+	ctx, cancel := withDefaultTimeout(ctx)
+	defer cancel()
+	injectTrace(ctx, msg)
+	reply, err := nc.RequestMsgWithContext(ctx, msg)
+	if err != nil {
+		return nil, requestError(ctx, msg.Subject, err)
+	}
+	if err := ReplyError(reply); err != nil {
+		return nil, err
+	}
+	return reply, nil
+}
+
+// ReplyError is the error an error reply carries, or nil.
+func ReplyError(reply *nats.Msg) error {
+	if reply.Header == nil || reply.Header.Get(message.HeaderErrorCode) == "" {
+		return nil
+	}
+	return errcode.Decode(reply.Data, reply.Header.Get(message.HeaderErrorCode)+" "+reply.Header.Get(message.HeaderError))
+}
+
+// DecodeReply decodes a reply's body.
+func DecodeReply(body []byte, out any) error {
+	if out == nil {
+		return nil
+	}
+	if err := json.Unmarshal(body, out); err != nil {
+		return errcode.Wrap(errcode.Internal, err, "unreadable reply: %v", err)
+	}
+	return nil
+}
+
+// MaxBody is the largest body, in bytes, that goes into one message on this
+// connection; the rest of max_payload is left for headers.
+func MaxBody(nc *nats.Conn) int64 { return max(nc.MaxPayload()-8*1024, 1024) }
+
+// NewOpID makes an id that identifies a mutation across its retries.
+func NewOpID() string { return uuid.NewString() }
+
+// Marshal is json.Marshal without HTML escaping.
+func Marshal(v any) ([]byte, error) {
+	var b bytes.Buffer
+	enc := json.NewEncoder(&b)
+	enc.SetEscapeHTML(false)
+	if err := enc.Encode(v); err != nil {
+		return nil, err
+	}
+	return bytes.TrimSuffix(b.Bytes(), []byte("\n")), nil
+}
+
+func withDefaultTimeout(ctx context.Context) (context.Context, context.CancelFunc) {
+	if _, ok := ctx.Deadline(); ok {
+		return ctx, func() {}
+	}
+	return context.WithTimeout(ctx, DefaultTimeout)
+}
+
+func requestError(ctx context.Context, subject string, err error) error {
+	switch {
+	case errors.Is(err, nats.ErrNoResponders):
+		return errcode.Wrap(errcode.Unavailable, err, "nobody answers on %s", subject)
+	case errors.Is(err, nats.ErrMaxPayload):
+		return errcode.Wrap(errcode.TooLarge, err, "the request is larger than the server takes")
+	case errors.Is(err, nats.ErrConnectionClosed), errors.Is(err, nats.ErrConnectionDraining),
+		errors.Is(err, nats.ErrReconnectBufExceeded), errors.Is(err, nats.ErrDisconnected):
+		return errcode.Wrap(errcode.Unavailable, err, "not connected to NATS")
+	case errors.Is(err, nats.ErrBadSubject):
+		return errcode.Wrap(errcode.InvalidRequest, err, "bad subject %q", subject)
+	case errors.Is(err, context.Canceled):
+		return errcode.Wrap(errcode.Cancelled, err, "cancelled while waiting for %s", subject)
+	case errors.Is(err, context.DeadlineExceeded), errors.Is(err, nats.ErrTimeout), ctx.Err() != nil:
+		return errcode.Wrap(errcode.Timeout, err, "no reply on %s in time", subject)
+	}
+	return errcode.Wrap(errcode.Unavailable, err, "request on %s: %v", subject, err)
+}
+
+// redactURL removes user, password and token from a list of URLs.
+func redactURL(list string) string {
+	parts := strings.Split(list, ",")
+	for i, p := range parts {
+		if u, err := url.Parse(strings.TrimSpace(p)); err != nil {
+			parts[i] = "(unreadable URL)"
+		} else if u.User != nil {
+			u.User = url.User("redacted")
+			parts[i] = u.String()
+		}
+	}
+	return strings.Join(parts, ",")
+}

@@ -1,0 +1,174 @@
+package tool
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"time"
+
+	"github.com/toolbus/toolbus/contracts/errcode"
+)
+
+// Call is one call of a tool: who calls, with what, and the capabilities the
+// tool may use. It is valid until Execute returns.
+type Call struct {
+	Tenant     string // the customer
+	Agent      string // the agent on whose behalf the tool runs
+	Chat       string // the conversation; "" when the caller named none
+	ID         string // this call
+	InstanceID string // the worker process that runs it
+
+	// Arguments fit the tool's schema; defaults are filled in.
+	Arguments json.RawMessage
+	// Settings are those of this tool of this agent, never another's; {} when
+	// the configuration has none.
+	Settings json.RawMessage
+
+	// Log writes to the tool's own log module, Tool_<Name>.
+	Log Logger
+
+	env Env
+}
+
+// Env is what a runtime gives a Call: the bus in a worker, memory in tooltest.
+// Tool authors use Call's methods instead.
+type Env interface {
+	State(namespace string) State
+	Store() Store
+	Files() Files
+	CallTool(ctx context.Context, name string, arguments json.RawMessage) (Result, error)
+	Progress(progress json.RawMessage)
+	Now() time.Time
+}
+
+// WithEnv returns a copy of the call that uses env. For runtimes.
+func (c Call) WithEnv(env Env) *Call {
+	c.env = env
+	if c.Log == nil {
+		c.Log = discard{}
+	}
+	return &c
+}
+
+// Bind decodes the arguments into v. What does not fit is invalid_arguments.
+func (c *Call) Bind(v any) error {
+	if err := strict(c.Arguments, v); err != nil {
+		return errcode.Fields(errcode.InvalidArguments, fault(err))
+	}
+	return nil
+}
+
+// BindSettings decodes the tool's settings into v. What does not fit is the
+// operator's mistake: invalid_request, never shown as the model's.
+func (c *Call) BindSettings(v any) error {
+	if err := strict(c.Settings, v); err != nil {
+		f := fault(err)
+		f.Field = "settings." + f.Field
+		return errcode.Fields(errcode.InvalidRequest, f)
+	}
+	return nil
+}
+
+// State is the scratch pad of this chat under a namespace, which tools may
+// share. It expires; see State.
+func (c *Call) State(namespace string) State { return c.env.State(namespace) }
+
+// Store is the durable store of this tool of this agent.
+func (c *Call) Store() Store { return c.env.Store() }
+
+// Files is the tenant's file area.
+func (c *Call) Files() Files { return c.env.Files() }
+
+// Call calls another tool for the same agent and chat: an internal one, or one
+// the agent's configuration grants. Arguments are any value with a JSON object
+// form. A Result with Success false is not an error.
+func (c *Call) Call(ctx context.Context, name string, arguments any) (Result, error) {
+	b, err := marshal(arguments)
+	if err != nil {
+		return Result{}, errcode.Wrap(errcode.InvalidRequest, err, "arguments of %s have no JSON form: %v", name, err)
+	}
+	return c.env.CallTool(ctx, name, b)
+}
+
+// Progress tells the caller how far the call is; any value with a JSON form.
+// It is best effort and never blocks the tool.
+func (c *Call) Progress(v any) {
+	if b, err := marshal(v); err == nil {
+		c.env.Progress(b)
+	}
+}
+
+// Now is the current time; tests can set it.
+func (c *Call) Now() time.Time { return c.env.Now() }
+
+// Logger writes leveled messages with key-value pairs. Never log secrets.
+type Logger interface {
+	Debug(msg string, keyvals ...any)
+	Info(msg string, keyvals ...any)
+	Warn(msg string, keyvals ...any)
+	Error(msg string, keyvals ...any)
+}
+
+type discard struct{}
+
+func (discard) Debug(string, ...any) {}
+func (discard) Info(string, ...any)  {}
+func (discard) Warn(string, ...any)  {}
+func (discard) Error(string, ...any) {}
+
+func strict(data json.RawMessage, v any) error {
+	if len(bytes.TrimSpace(data)) == 0 {
+		data = json.RawMessage("{}")
+	}
+	dec := json.NewDecoder(bytes.NewReader(data))
+	if err := dec.Decode(v); err != nil {
+		return err
+	}
+	if _, err := dec.Token(); !errors.Is(err, io.EOF) {
+		return errors.New("more than one JSON value")
+	}
+	return nil
+}
+
+func fault(err error) errcode.FieldFault {
+	var t *json.UnmarshalTypeError
+	if errors.As(err, &t) {
+		return errcode.FieldFault{Field: t.Field, Message: fmt.Sprintf("must be %s, not %s", jsonKind(t.Type.Kind().String()), t.Value)}
+	}
+	return errcode.FieldFault{Message: err.Error()}
+}
+
+func jsonKind(kind string) string {
+	switch kind {
+	case "struct", "map":
+		return "an object"
+	case "slice", "array":
+		return "an array"
+	case "bool":
+		return "true or false"
+	case "string":
+		return "a string"
+	}
+	return "a number (" + kind + ")"
+}
+
+// marshal is json.Marshal without HTML escaping, so that content reads as the
+// tool wrote it ("DHL->DPD", not "DHL-\u003eDPD").
+func marshal(v any) (json.RawMessage, error) {
+	if raw, ok := v.(json.RawMessage); ok {
+		if !json.Valid(raw) {
+			return nil, errors.New("not valid JSON")
+		}
+		return raw, nil
+	}
+	var b bytes.Buffer
+	enc := json.NewEncoder(&b)
+	enc.SetEscapeHTML(false)
+	if err := enc.Encode(v); err != nil {
+		return nil, err
+	}
+	return bytes.TrimRight(b.Bytes(), "\n"), nil
+}

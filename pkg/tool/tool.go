@@ -1,0 +1,131 @@
+package tool
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"reflect"
+	"time"
+
+	"github.com/toolbus/toolbus/contracts/errcode"
+	"github.com/toolbus/toolbus/contracts/subject"
+)
+
+// Tool is a named capability of an agent. Implement it directly for full
+// control of the schema, or let New build one from a function.
+//
+// Execute may be called from many goroutines at once. Its three ways to end:
+//
+//   - a Result: the tool ran. Result.Success false tells the model why it could
+//     not do what was asked.
+//   - an error: the tool could not run, through no fault of the model. The
+//     caller gets an error reply with the error's code (errcode; internal by
+//     default).
+//   - ctx ends (deadline or cancel): return soon; what is returned after that
+//     is discarded.
+type Tool interface {
+	Definition() Definition
+	Execute(ctx context.Context, call *Call) (Result, error)
+}
+
+// Definition describes a tool to models, agents and the runtime.
+type Definition struct {
+	Name        string          // unique; [A-Za-z0-9_-]{1,64}
+	Description string          // for the model
+	InputSchema json.RawMessage // JSON Schema 2020-12 of the arguments, an object
+	Internal    bool            // for other tools only, unless an agent's configuration lists it
+	Version     string          // optional; shown in the catalogue
+
+	Timeout       time.Duration // a call's limit; 0: the worker's default
+	MaxConcurrent int           // calls at once in one worker; 0: the worker's default
+}
+
+// Validate checks a definition; the error names the field.
+func (d Definition) Validate() error {
+	if err := subject.CheckName("name", d.Name); err != nil {
+		return err
+	}
+	if d.Description == "" {
+		return errcode.Field("description", "is required: it tells the model what %s does", d.Name)
+	}
+	if d.Timeout < 0 || d.MaxConcurrent < 0 {
+		return errcode.Field("timeout", "timeout and maxConcurrent must not be negative")
+	}
+	var s struct {
+		Type any `json:"type"`
+	}
+	if err := json.Unmarshal(d.InputSchema, &s); err != nil {
+		return errcode.Field("inputSchema", "is not a JSON Schema object: %v", err)
+	}
+	if s.Type != "object" {
+		return errcode.Field("inputSchema", `needs "type": "object"`)
+	}
+	return nil
+}
+
+// Option refines a tool made by New.
+type Option func(*Definition)
+
+// Internal keeps the tool from models: only other tools may call it, unless an
+// agent's configuration lists it by name.
+func Internal() Option { return func(d *Definition) { d.Internal = true } }
+
+// Timeout limits each call. A caller may ask for less, never for more.
+func Timeout(t time.Duration) Option { return func(d *Definition) { d.Timeout = t } }
+
+// MaxConcurrent limits how many calls of the tool one worker runs at once.
+func MaxConcurrent(n int) Option { return func(d *Definition) { d.MaxConcurrent = n } }
+
+// Version names the tool's version in the catalogue.
+func Version(v string) Option { return func(d *Definition) { d.Version = v } }
+
+// Schema replaces the schema derived from the argument type.
+func Schema(s json.RawMessage) Option { return func(d *Definition) { d.InputSchema = s } }
+
+// New builds a Tool from a function whose arguments are a struct. The JSON
+// Schema is derived from In's fields:
+//
+//   - `json:"name"` names the field; without ",omitempty" or ",omitzero" it is
+//     required, unless it has a default;
+//   - `jsonschema:"text"` describes it to the model;
+//   - `enum:"a,b,c"` lists the allowed values;
+//   - `default:"x"` is used when the model leaves the field out (JSON, or a
+//     plain string for string fields).
+//
+// Fields the struct does not have are refused, so that a model learns of its
+// typing mistakes. In may be struct{} for a tool without arguments.
+//
+// New panics on a definition that cannot work, since that is a programming
+// error: it is meant for package-level variables.
+func New[In any](name, description string, fn func(ctx context.Context, call *Call, in In) (Result, error), opts ...Option) Tool {
+	d := Definition{Name: name, Description: description}
+	for _, o := range opts {
+		o(&d)
+	}
+	if d.InputSchema == nil {
+		s, err := schemaFor(reflect.TypeFor[In]())
+		if err != nil {
+			panic(fmt.Sprintf("tool %s: %v", name, err))
+		}
+		d.InputSchema = s
+	}
+	if err := d.Validate(); err != nil {
+		panic(fmt.Sprintf("tool %s: %v", name, err))
+	}
+	return &funcTool[In]{def: d, fn: fn}
+}
+
+type funcTool[In any] struct {
+	def Definition
+	fn  func(context.Context, *Call, In) (Result, error)
+}
+
+func (t *funcTool[In]) Definition() Definition { return t.def }
+
+func (t *funcTool[In]) Execute(ctx context.Context, call *Call) (Result, error) {
+	var in In
+	if err := call.Bind(&in); err != nil {
+		return Result{}, err
+	}
+	return t.fn(ctx, call, in)
+}
