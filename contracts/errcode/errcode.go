@@ -13,6 +13,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"strings"
 )
 
 // Code names a kind of failure. It is itself an error, so that
@@ -135,17 +136,17 @@ func Field(field, format string, args ...any) *Error {
 
 // Fields makes an error that names every field at fault.
 func Fields(code Code, faults ...FieldFault) *Error {
-	msg := ""
+	var msg strings.Builder
 	for i, f := range faults {
 		if i > 0 {
-			msg += "; "
+			msg.WriteString("; ")
 		}
 		if f.Field != "" {
-			msg += f.Field + ": "
+			msg.WriteString(f.Field + ": ")
 		}
-		msg += f.Message
+		msg.WriteString(f.Message)
 	}
-	return &Error{Code: code, Message: msg, Retryable: code.Retryable(), Details: &Details{Fields: faults}}
+	return &Error{Code: code, Message: msg.String(), Retryable: code.Retryable(), Details: &Details{Fields: faults}}
 }
 
 // ConflictAt is a missed compare-and-set; current is the revision that stands.

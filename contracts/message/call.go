@@ -14,6 +14,10 @@ type CallRequest struct {
 // CallReply is what a tool that ran has to say. Success false means that the
 // tool ran and failed: the model sees ErrorMessage. A call that could not be
 // served is an error reply instead.
+//
+// When a tool has only data for programs, Content is its compact JSON. A reply
+// too large for one message does not say it twice: there, an empty Content
+// beside Data stands for Data's JSON, which the reader fills in.
 type CallReply struct {
 	CallID       string          `json:"callId"`
 	Success      bool            `json:"success"`

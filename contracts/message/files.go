@@ -59,7 +59,8 @@ type FileUploadOpened struct {
 // FileRead reads a file, or length bytes of it from offset. A reply never
 // holds more than fits a message: Length in the reply's FileContent says how
 // much it does; read on from there with Revision set to the first reply's, and
-// a file that changed meanwhile is a conflict instead of a mixture.
+// a version that is gone meanwhile is a conflict instead of a mixture. (A file
+// that only grew still has its recent versions.)
 type FileRead struct {
 	Path     string  `json:"path"`
 	Encoding string  `json:"encoding,omitempty"`

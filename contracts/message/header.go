@@ -17,16 +17,16 @@ const (
 	// the body is empty and this header holds a Blob as JSON.
 	HeaderBlob = "Toolbus-Blob"
 
+	// HeaderCallID repeats the call id of a call whose body is a Blob, so that
+	// beats can begin before the body is there.
+	HeaderCallID = "Toolbus-Call-Id"
+
 	// HeaderChunk numbers a blob's or upload's chunks, from 0.
 	HeaderChunk = "Toolbus-Chunk"
 
 	// HeaderDepth counts tool-to-tool hops, so that tools calling each other in
 	// a circle end with an error. Absent means 0.
 	HeaderDepth = "Toolbus-Depth"
-
-	// HeaderDeadline is when the caller stops waiting, in Unix milliseconds; the
-	// worker ends the call by then even if its own limit is later.
-	HeaderDeadline = "Toolbus-Deadline"
 )
 
 // Blob describes a spilled body: its chunks stand under the sender's blob

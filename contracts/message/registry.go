@@ -38,9 +38,18 @@ type AgentEntry struct {
 	Modified string        `json:"modified"` // RFC 3339, UTC
 }
 
-// RegistryListing answers list, ordered by agentId.
+// RegistryList asks for a tenant's agents: all of them (too_large when they do
+// not fit one message), or with Limit a page.
+type RegistryList struct {
+	Cursor string `json:"cursor,omitempty"` // of the page before
+	Limit  int    `json:"limit,omitempty"`  // at most so many agents
+}
+
+// RegistryListing answers list, ordered by agentId. Cursor is set when a page
+// was asked for and more agents follow.
 type RegistryListing struct {
 	Agents []AgentEntry `json:"agents"`
+	Cursor string       `json:"cursor,omitempty"`
 }
 
 // RegistryDelete removes an agent's configuration.

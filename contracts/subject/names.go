@@ -25,7 +25,7 @@ func CheckName(field, value string) error {
 	case len(value) > maxName:
 		return errcode.Field(field, "is %d bytes long, at most %d are allowed", len(value), maxName)
 	}
-	for i := 0; i < len(value); i++ {
+	for i := range len(value) {
 		if c := value[i]; !isAlnum(c) && c != '_' && c != '-' {
 			return errcode.Field(field, "%q must match [A-Za-z0-9_-]{1,64}", value)
 		}
@@ -70,7 +70,7 @@ func isAlnum(c byte) bool {
 // outside [A-Za-z0-9-] become =XX (upper-case hex). It is one to one.
 func Escape(id string) string {
 	n := 0
-	for i := 0; i < len(id); i++ {
+	for i := range len(id) {
 		if c := id[i]; !isAlnum(c) && c != '-' {
 			n++
 		}
@@ -79,7 +79,7 @@ func Escape(id string) string {
 		return id
 	}
 	b := make([]byte, 0, len(id)+2*n)
-	for i := 0; i < len(id); i++ {
+	for i := range len(id) {
 		if c := id[i]; isAlnum(c) || c == '-' {
 			b = append(b, c)
 		} else {

@@ -131,6 +131,29 @@ func ChangesAgent(tenant, agent string) string {
 	return join(FamilyChanges, "agent", tenant, agent)
 }
 
+// ChangesAgents matches the change events of every tenant: an agent's
+// configuration, or (without the agent) a tenant's own settings.
+func ChangesAgents() string { return join(FamilyChanges, "agent", ">") }
+
+// ParseChangesAgent parses an event of ChangesAgents; agent is "" when the
+// tenant's own settings changed.
+func ParseChangesAgent(s string) (tenant, agent string, err error) {
+	t, err := tokens(s, 3, 4)
+	if err == nil && (t[0] != FamilyChanges || t[1] != "agent") {
+		err = errcode.New(errcode.InvalidRequest, "subject %q is not a change of an agent", s)
+	}
+	if err == nil {
+		err = CheckTenant(t[2])
+	}
+	if err == nil && len(t) == 4 {
+		agent, err = t[3], CheckName("agent", t[3])
+	}
+	if err != nil {
+		return "", "", err
+	}
+	return t[2], agent, nil
+}
+
 // ChangesTool is the event that a worker's offer of a tool changed.
 func ChangesTool(tool, workerID string) string { return join(FamilyChanges, "tool", tool, workerID) }
 

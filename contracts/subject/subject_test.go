@@ -61,6 +61,15 @@ func TestParse(t *testing.T) {
 	if _, _, _, _, err := ParseStore(Store("t", "a", "tool", "get")); err != nil {
 		t.Error(err)
 	}
+	for _, want := range []string{"support", ""} {
+		s := strings.TrimSuffix(ChangesAgent("acme", want), ".")
+		if tenant, agent, err := ParseChangesAgent(s); err != nil || tenant != "acme" || agent != want {
+			t.Errorf("%s: got %s %s %v", s, tenant, agent, err)
+		}
+	}
+	if _, _, err := ParseChangesAgent(ChangesTool("a", "b")); err == nil {
+		t.Error("a tool's change taken for an agent's")
+	}
 	for _, bad := range badNames {
 		for _, s := range []string{AgentCall(bad, "a", "t"), AgentCall("t", bad, "t"), AgentCall("t", "a", bad)} {
 			if _, err := ParseAgent(s); err == nil {

@@ -84,6 +84,14 @@ func NewMsg(subject string, in any) (*nats.Msg, error) {
 	return m, nil
 }
 
+// A request that met nobody is sent again before that is believed: while
+// replicas of a queue group come and go, a server may find that the one it
+// chose has just left. Nobody took the request, so this repeats nothing.
+const (
+	absentTries = 3
+	absentPause = 10 * time.Millisecond
+)
+
 // RequestMsg sends a request and returns its reply, or the error the reply
 // carries.
 func RequestMsg(ctx context.Context, nc *nats.Conn, msg *nats.Msg) (*nats.Msg, error) {
@@ -95,6 +103,14 @@ func RequestMsg(ctx context.Context, nc *nats.Conn, msg *nats.Msg) (*nats.Msg, e
 	defer cancel()
 	injectTrace(ctx, msg)
 	reply, err := nc.RequestMsgWithContext(ctx, msg)
+	for try := 1; errors.Is(err, nats.ErrNoResponders) && try < absentTries; try++ {
+		select {
+		case <-ctx.Done():
+			return nil, requestError(ctx, msg.Subject, err)
+		case <-time.After(absentPause):
+		}
+		reply, err = nc.RequestMsgWithContext(ctx, msg)
+	}
 	if err != nil {
 		return nil, requestError(ctx, msg.Subject, err)
 	}
@@ -167,16 +183,36 @@ func requestError(ctx context.Context, subject string, err error) error {
 	return errcode.Wrap(errcode.Unavailable, err, "request on %s: %v", subject, err)
 }
 
+// serverURLs splits a list of server URLs as the NATS client does. An error
+// never shows the list: it may hold a password.
+func serverURLs(list string) ([]*url.URL, error) {
+	var urls []*url.URL
+	for p := range strings.SplitSeq(list, ",") {
+		p = strings.TrimSpace(p)
+		if !strings.Contains(p, "://") {
+			p = "nats://" + p
+		}
+		u, err := url.Parse(p)
+		if err != nil || u.Host == "" {
+			return nil, errcode.Field("server", "must be one or more NATS URLs, comma-separated")
+		}
+		urls = append(urls, u)
+	}
+	return urls, nil
+}
+
 // redactURL removes user, password and token from a list of URLs.
 func redactURL(list string) string {
-	parts := strings.Split(list, ",")
-	for i, p := range parts {
-		if u, err := url.Parse(strings.TrimSpace(p)); err != nil {
-			parts[i] = "(unreadable URL)"
-		} else if u.User != nil {
-			u.User = url.User("redacted")
-			parts[i] = u.String()
-		}
+	urls, err := serverURLs(list)
+	if err != nil {
+		return "(unreadable URL)"
 	}
-	return strings.Join(parts, ",")
+	shown := make([]string, len(urls))
+	for i, u := range urls {
+		if u.User != nil {
+			u.User = url.User("redacted")
+		}
+		shown[i] = u.String()
+	}
+	return strings.Join(shown, ",")
 }

@@ -31,10 +31,14 @@ func (c *Config) RegisterFlags(f *flag.FlagSet) {
 }
 
 // Connect opens a connection that reconnects for ever. When no server answers
-// within Wait the error is unavailable.
+// within Wait the error is unavailable; unreadable URLs are invalid_request.
+// No error shows a password.
 func Connect(ctx context.Context, cfg Config, name string, opts ...nats.Option) (*nats.Conn, error) {
 	if cfg.Server == "" {
 		cfg.Server = DefaultServer
+	}
+	if _, err := serverURLs(cfg.Server); err != nil {
+		return nil, err
 	}
 	all := []nats.Option{
 		nats.Name(name),

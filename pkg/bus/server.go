@@ -1,6 +1,7 @@
 package bus
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -10,7 +11,6 @@ import (
 	"strconv"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/nats-io/nats.go"
@@ -60,10 +60,7 @@ type Server struct {
 	nc       *nats.Conn
 	svc      micro.Service
 	log      telemetry.Logger
-	max      int64
-	inFlight atomic.Int64
-	wg       sync.WaitGroup
-	ownSubs  int
+	gate     *gate
 	requests *prometheus.CounterVec
 	seconds  *prometheus.HistogramVec
 	stopOnce sync.Once
@@ -74,10 +71,10 @@ type Server struct {
 
 // NewServer registers a service on nc. Stop it before closing nc.
 func NewServer(nc *nats.Conn, cfg ServerConfig, log telemetry.Logger, reg prometheus.Registerer) (*Server, error) {
-	s := &Server{nc: nc, log: log, max: int64(cfg.MaxInFlight)}
-	if s.max == 0 {
-		s.max = 4096
+	if cfg.MaxInFlight == 0 {
+		cfg.MaxInFlight = 4096
 	}
+	s := &Server{nc: nc, log: log, gate: newGate(int64(cfg.MaxInFlight))}
 	s.base, s.cancel = context.WithCancelCause(context.Background())
 	s.requests = telemetry.Register(reg, prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name: "toolbus_requests_total", Help: "Requests answered, by endpoint and outcome (ok or an error code).",
@@ -86,7 +83,6 @@ func NewServer(nc *nats.Conn, cfg ServerConfig, log telemetry.Logger, reg promet
 		Name: "toolbus_request_seconds", Help: "Time from taking a request to its reply, by endpoint.",
 		Buckets: prometheus.ExponentialBuckets(0.0001, 4, 10),
 	}, []string{"service", "endpoint"})).MustCurryWith(prometheus.Labels{"service": cfg.Name}).(*prometheus.HistogramVec)
-	before := nc.NumSubscriptions()
 	var err error
 	s.svc, err = micro.AddService(nc, micro.Config{
 		Name: cfg.Name, Version: cfg.Version, Description: cfg.Description, Metadata: cfg.Metadata,
@@ -97,7 +93,6 @@ func NewServer(nc *nats.Conn, cfg ServerConfig, log telemetry.Logger, reg promet
 	if err != nil {
 		return nil, fmt.Errorf("register service %s: %w", cfg.Name, err)
 	}
-	s.ownSubs = nc.NumSubscriptions() - before
 	return s, nil
 }
 
@@ -109,32 +104,35 @@ func (s *Server) Handle(e Endpoint) error {
 	err := s.svc.AddEndpoint(e.Name, micro.HandlerFunc(func(r micro.Request) {
 		// The callback is the subscription's only goroutine: hand the work on.
 		in := &Incoming{Subject: r.Subject(), Header: nats.Header(r.Headers()), Data: r.Data(), Reply: r.Reply()}
-		if s.inFlight.Add(1) > s.max {
-			s.inFlight.Add(-1)
-			s.requests.WithLabelValues(e.Name, string(errcode.Overloaded)).Inc()
+		switch s.gate.enter() {
+		case admitted:
+			go s.serve(e, in)
+		case full:
 			err := errcode.New(errcode.Overloaded, "too many requests at once")
 			err.Details = &errcode.Details{RetryAfter: "100ms"}
-			s.reply(in, nil, err)
-			return
+			s.refuse(e, in, err)
+		case closed:
+			s.refuse(e, in, errcode.New(errcode.Unavailable, "the service is stopping"))
 		}
-		s.wg.Add(1)
-		go s.serve(e, in)
 	}), micro.WithEndpointSubject(e.Subject), micro.WithEndpointQueueGroup(e.Queue),
 		micro.WithEndpointPendingLimits(-1, 256<<20))
 	if err != nil {
 		return fmt.Errorf("endpoint %s: %w", e.Name, err)
 	}
-	s.ownSubs++
 	return nil
+}
+
+func (s *Server) refuse(e Endpoint, in *Incoming, err *errcode.Error) {
+	s.requests.WithLabelValues(e.Name, string(err.Code)).Inc()
+	s.send(in, s.replyError(in.Reply, err))
 }
 
 func (s *Server) serve(e Endpoint, in *Incoming) {
 	start := time.Now()
-	defer s.wg.Done()
-	defer s.inFlight.Add(-1)
+	defer s.gate.leave()
 	ctx, cancel := in.context(s.base)
 	defer cancel()
-	v, err := s.run(ctx, e, in)
+	m, err := s.run(ctx, e, in)
 	outcome := "ok"
 	if err != nil {
 		outcome = string(errcode.Of(err))
@@ -142,38 +140,61 @@ func (s *Server) serve(e Endpoint, in *Incoming) {
 			s.log.Error("request failed", "endpoint", e.Name, "subject", in.Subject, "err", err)
 		}
 	}
-	if v != any(NoReply) || err != nil {
-		s.reply(in, v, err)
-	}
+	s.send(in, m)
 	s.requests.WithLabelValues(e.Name, outcome).Inc()
 	s.seconds.WithLabelValues(e.Name).Observe(time.Since(start).Seconds())
 }
 
-// run keeps a panicking handler from taking the process down.
-func (s *Server) run(ctx context.Context, e Endpoint, in *Incoming) (v any, err error) {
+// run makes the reply, nil for none. It keeps a panic, in the handler or in
+// what it returned, from taking the process down.
+func (s *Server) run(ctx context.Context, e Endpoint, in *Incoming) (m *nats.Msg, err error) {
 	defer func() {
 		if p := recover(); p != nil {
 			s.log.Error("handler panicked", "endpoint", e.Name, "panic", p, "stack", string(debug.Stack()))
 			err = errcode.New(errcode.Internal, "the service failed on this request")
+			m = s.replyError(in.Reply, err)
 		}
 	}()
-	return e.Handler(ctx, in)
-}
-
-func (s *Server) reply(in *Incoming, v any, err error) {
-	if in.Reply == "" {
-		return
-	}
-	m, err := ReplyMsg(in.Reply, v, err)
-	if err == nil && int64(len(m.Data)) > MaxBody(s.nc) {
-		actual, limit := int64(len(m.Data)), MaxBody(s.nc)
-		m, err = ReplyMsg(in.Reply, nil, errcode.OverLimit(errcode.TooLarge, limit, actual,
-			"the reply is %d bytes, at most %d fit a message", actual, limit))
+	v, err := e.Handler(ctx, in)
+	if err == nil && v == any(NoReply) {
+		return nil, nil
 	}
 	if err == nil {
-		err = s.nc.PublishMsg(m)
+		if m, err = ReplyMsg(in.Reply, v, nil); err != nil {
+			err = errcode.Wrap(errcode.Internal, err, "the reply has no JSON form")
+		} else if actual, limit := int64(len(m.Data)), MaxBody(s.nc); actual > limit {
+			err = errcode.OverLimit(errcode.TooLarge, limit, actual, "the reply is %d bytes, at most %d fit a message", actual, limit)
+		} else {
+			return m, nil
+		}
 	}
-	if err != nil {
+	return s.replyError(in.Reply, err), err
+}
+
+// replyError is ReplyMsg for an error; one whose details do not fit a message
+// loses them, never its code.
+func (s *Server) replyError(reply string, err error) *nats.Msg {
+	m, merr := ReplyMsg(reply, nil, err)
+	if merr == nil && int64(len(m.Data)) <= MaxBody(s.nc) {
+		return m
+	}
+	e := errcode.From(err)
+	short := errcode.New(e.Code, "%s", headerText(e.Message))
+	short.Retryable = e.Retryable
+	m, merr = ReplyMsg(reply, nil, short)
+	if merr != nil {
+		s.log.Error("error without a JSON form", "err", merr)
+		return nil
+	}
+	return m
+}
+
+// send publishes a reply to whoever asked for one.
+func (s *Server) send(in *Incoming, m *nats.Msg) {
+	if in.Reply == "" || m == nil {
+		return
+	}
+	if err := s.nc.PublishMsg(m); err != nil {
 		s.log.Warn("reply not sent", "subject", in.Subject, "err", err)
 	}
 }
@@ -214,50 +235,66 @@ func headerText(s string) string {
 }
 
 // Stop stops taking requests, waits until those taken are answered, or until
-// ctx ends; then the rest are cancelled. Safe to call twice.
+// ctx ends; then the rest are cancelled and refused. Safe to call twice, and on
+// a closed connection.
 func (s *Server) Stop(ctx context.Context) error {
 	s.stopOnce.Do(func() { s.stopErr = s.stop(ctx) })
 	return s.stopErr
 }
 
+// stopGrace is how long cancelled requests have to end, and a last flush may
+// take, beyond the context given to Stop.
+const stopGrace = time.Second
+
 func (s *Server) stop(ctx context.Context) error {
-	rest := s.nc.NumSubscriptions() - s.ownSubs
-	err := s.svc.Stop()
-	// Draining subscriptions still hand out what they hold; each leaves the
-	// connection's count when it has none left.
-	tick := time.NewTicker(2 * time.Millisecond)
-	defer tick.Stop()
-	for !s.nc.IsClosed() && s.nc.NumSubscriptions() > rest && ctx.Err() == nil {
-		select {
-		case <-ctx.Done():
-		case <-tick.C:
-		}
-	}
-	done := make(chan struct{})
-	go func() { s.wg.Wait(); close(done) }()
+	err := s.svc.Stop() // asks the server to send no more
+	s.handedOut(ctx)
+	idle := s.gate.close()
 	select {
-	case <-done:
+	case <-idle:
 	case <-ctx.Done():
 		s.cancel(errcode.New(errcode.Unavailable, "the service is stopping"))
 		select {
-		case <-done:
-		case <-time.After(time.Second):
-			err = errors.Join(err, fmt.Errorf("%d requests still running", s.inFlight.Load()))
+		case <-idle:
+		case <-time.After(stopGrace):
+			err = errors.Join(err, fmt.Errorf("%d requests still running", s.gate.count()))
 		}
 	}
 	s.cancel(nil)
-	if !s.nc.IsClosed() {
-		flushCtx, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
-		defer cancel()
-		if ferr := s.nc.FlushWithContext(flushCtx); ferr != nil && !errors.Is(ferr, nats.ErrConnectionClosed) {
-			err = errors.Join(err, ferr)
-		}
+	if ferr := s.flush(context.WithoutCancel(ctx), stopGrace); ferr != nil && !errors.Is(ferr, nats.ErrConnectionClosed) {
+		err = errors.Join(err, fmt.Errorf("flush the last replies: %w", ferr))
 	}
 	return err
 }
 
+// handedOut waits until every request that NATS has sent to this connection
+// has reached its callback, or until ctx ends.
+func (s *Server) handedOut(ctx context.Context) {
+	// The reply to a ping comes after all that was on its way.
+	_ = s.flush(ctx, 5*time.Second)
+	done := make(chan struct{})
+	if s.nc.Barrier(func() { close(done) }) != nil {
+		return // closed: nothing is delivered any more
+	}
+	select {
+	case <-done:
+	case <-ctx.Done():
+	}
+}
+
+// flush waits until the server has taken what was published. Away from NATS
+// there is nothing to wait for.
+func (s *Server) flush(ctx context.Context, limit time.Duration) error {
+	if !s.nc.IsConnected() {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, limit)
+	defer cancel()
+	return s.nc.FlushWithContext(ctx)
+}
+
 // InFlight is the number of requests being served.
-func (s *Server) InFlight() int64 { return s.inFlight.Load() }
+func (s *Server) InFlight() int64 { return s.gate.count() }
 
 // Incoming is a request as it arrived.
 type Incoming struct {
@@ -275,6 +312,9 @@ func (in *Incoming) Decode(v any) error { return DecodeBody(in.Data, v) }
 func DecodeBody(data []byte, v any) error {
 	if len(data) == 0 {
 		data = []byte("{}")
+	}
+	if bytes.Equal(bytes.TrimSpace(data), []byte("null")) {
+		return errcode.New(errcode.InvalidRequest, "the body must be a JSON object, not null")
 	}
 	err := json.Unmarshal(data, v)
 	if err == nil {

@@ -18,6 +18,7 @@ type Server struct {
 	t    testing.TB
 	opts server.Options
 	srv  *server.Server
+	url  string
 }
 
 // Start starts a server on a free loopback port, with JetStream in a temporary
@@ -51,6 +52,7 @@ func (s *Server) Up() {
 	}
 	s.srv = srv
 	s.opts.Port = opts.Port
+	s.url = srv.ClientURL()
 }
 
 // Down stops the server; its data stay.
@@ -62,8 +64,8 @@ func (s *Server) Down() {
 	}
 }
 
-// URL is where clients connect.
-func (s *Server) URL() string { return s.srv.ClientURL() }
+// URL is where clients connect; the same before, during and after Down.
+func (s *Server) URL() string { return s.url }
 
 // Config is a bus configuration for this server.
 func (s *Server) Config() bus.Config { return bus.Config{Server: s.URL(), Wait: 5 * time.Second} }

@@ -115,11 +115,15 @@ func (m *moduleFiles) Log(keyvals ...any) error {
 	for i := 0; i+1 < len(keyvals); i += 2 {
 		if keyvals[i] == "module" {
 			module = fmt.Sprint(keyvals[i+1])
+			break // the logger's own; a later one is the caller's key of the same name
 		}
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	day := m.now().Format(time.DateOnly)
+	if m.files == nil {
+		return os.ErrClosed
+	}
+	day := m.now().UTC().Format(time.DateOnly) // as the lines' ts
 	mf := m.files[module]
 	if mf == nil || mf.day != day {
 		if mf != nil {
@@ -148,11 +152,12 @@ func (m *moduleFiles) Close() error {
 			first = err
 		}
 	}
-	m.files = map[string]*moduleFile{}
+	m.files = nil
 	return first
 }
 
-// fileName keeps a module's name from leaving the folder.
+// fileName keeps a module's name from leaving the folder, and within what a
+// file system takes.
 func fileName(module string) string {
 	clean := strings.Map(func(r rune) rune {
 		if r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' || r == '_' || r == '-' {
@@ -160,5 +165,8 @@ func fileName(module string) string {
 		}
 		return '_'
 	}, module)
+	if len(clean) > 128 {
+		clean = clean[:128]
+	}
 	return clean + ".log"
 }

@@ -107,9 +107,12 @@ func (h *HTTPServer) Addr() string { return h.ln.Addr().String() }
 // before the process stops.
 func (h *HTTPServer) NotReady() { h.stopping.Store(true) }
 
-// Stop ends the server.
+// Stop ends the server: answers under way are finished, or cut when ctx ends.
 func (h *HTTPServer) Stop(ctx context.Context) error {
 	err := h.srv.Shutdown(ctx)
+	if err != nil {
+		_ = h.srv.Close()
+	}
 	<-h.done
 	return err
 }

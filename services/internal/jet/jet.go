@@ -11,7 +11,6 @@ import (
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
-	"github.com/synadia-io/orbit.go/jetstreamext"
 
 	"github.com/toolbus/toolbus/contracts/errcode"
 )
@@ -27,7 +26,7 @@ func Ensure(ctx context.Context, js jetstream.JetStream, cfg jetstream.StreamCon
 			return st, nil
 		}
 		var api *jetstream.APIError
-		if errors.As(err, &api) && api.Code < 500 && api.Code != 404 {
+		if errors.As(err, &api) && !passing(api) {
 			return nil, fmt.Errorf("stream %s: %w", cfg.Name, err)
 		}
 		select {
@@ -37,6 +36,20 @@ func Ensure(ctx context.Context, js jetstream.JetStream, cfg jetstream.StreamCon
 		}
 	}
 }
+
+// passing tells whether JetStream may answer otherwise later.
+func passing(e *jetstream.APIError) bool {
+	switch e.ErrorCode {
+	case jetstream.JSErrCodeStreamNameInUse: // another replica was faster: the next try updates
+		return true
+	case codeInvalidConfig: // sent with code 500
+		return false
+	}
+	return e.Code >= 500 || e.Code == 404
+}
+
+// codeInvalidConfig says that a stream's configuration can never be had.
+const codeInvalidConfig = 10052
 
 // BucketStream is the stream under the KV bucket name: what nats.go's
 // CreateKeyValue makes, with history 1, plus what a bucket's own configuration
@@ -92,24 +105,4 @@ func PublishError(err error) error {
 		return err
 	}
 	return errcode.Wrap(errcode.Unavailable, err, "JetStream: %v", err)
-}
-
-// Last returns the last message of each subject that matches a filter, without
-// a consumer. Replicas may answer a little behind the leader.
-func Last(ctx context.Context, js jetstream.JetStream, stream string, filters ...string) ([]*jetstream.RawStreamMsg, error) {
-	seq, err := jetstreamext.GetLastMsgsFor(ctx, js, stream, filters)
-	if err != nil {
-		return nil, errcode.Wrap(errcode.Unavailable, err, "JetStream: %v", err)
-	}
-	var out []*jetstream.RawStreamMsg
-	for m, err := range seq {
-		if errors.Is(err, jetstreamext.ErrNoMessages) {
-			return nil, nil
-		}
-		if err != nil {
-			return nil, errcode.Wrap(errcode.Unavailable, err, "JetStream: %v", err)
-		}
-		out = append(out, m)
-	}
-	return out, nil
 }

@@ -1,6 +1,6 @@
-// Package run is what every service command shares: flags with environment
+// Package command is what every long-running command shares: flags with environment
 // defaults, logger, metrics and health, signals, and a bounded stop.
-package run
+package command
 
 import (
 	"context"
@@ -67,6 +67,7 @@ func Main(name, httpAddr string, register func(*flag.FlagSet), build func(teleme
 
 // ParseEnv parses args into f; a flag not given takes its value from the
 // environment: --log-level from TOOLBUS_LOG_LEVEL, --server also from NATS_URL.
+// An empty variable counts as unset.
 func ParseEnv(f *flag.FlagSet, args []string, lookup func(string) (string, bool)) error {
 	if err := f.Parse(args); err != nil {
 		return err
@@ -86,7 +87,7 @@ func ParseEnv(f *flag.FlagSet, args []string, lookup func(string) (string, bool)
 			names = append(names, "NATS_URL")
 		}
 		for _, n := range names {
-			if v, ok := lookup(n); ok {
+			if v, _ := lookup(n); v != "" {
 				if err := f.Set(fl.Name, v); err != nil {
 					errs = append(errs, fmt.Errorf("environment %s: %w", n, err))
 				}
