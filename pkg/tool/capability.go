@@ -33,8 +33,9 @@ type State interface {
 	Append(ctx context.Context, key string, value any, opts ...StateOption) (int, error)
 	// Increment adds to a number and returns the new one. A missing key is 0.
 	Increment(ctx context.Context, key string, by float64, opts ...StateOption) (float64, error)
-	// Update replaces a key's value by what fn makes of it (nil: the key is
-	// missing). fn may run several times and must have no effects of its own.
+	// Update replaces a key's value by what fn makes of it; nil is a missing
+	// key, both ways: what fn makes nil is removed. fn may run several times and
+	// must have no effects of its own.
 	Update(ctx context.Context, key string, fn func(old json.RawMessage) (any, error), opts ...StateOption) error
 }
 

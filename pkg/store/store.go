@@ -1,0 +1,104 @@
+// Package store is the client of the durable store: string values of one tool
+// of one agent that never expire. It imports no service.
+package store
+
+import (
+	"context"
+
+	"github.com/nats-io/nats.go"
+
+	"github.com/toolbus/toolbus/contracts/errcode"
+	"github.com/toolbus/toolbus/contracts/message"
+	"github.com/toolbus/toolbus/contracts/subject"
+	"github.com/toolbus/toolbus/pkg/bus"
+	"github.com/toolbus/toolbus/pkg/tool"
+)
+
+// Store is the tool.Store of one tool of one agent, with compare-and-set
+// besides. It is safe for concurrent use. Requests are tried again while the
+// service is unavailable, within ctx (10 s when it has no deadline), and have
+// one effect however often they are tried. Errors are *errcode.Error.
+type Store struct {
+	nc                  *nats.Conn
+	tenant, agent, tool string
+}
+
+var _ tool.Store = (*Store)(nil)
+
+// New makes a Store on a connection that stays the caller's.
+func New(nc *nats.Conn, tenant, agent, tool string) *Store {
+	return &Store{nc: nc, tenant: tenant, agent: agent, tool: tool}
+}
+
+func (s *Store) do(ctx context.Context, op string, in, out any) error {
+	if err := subject.CheckTenant(s.tenant); err != nil {
+		return err
+	}
+	if err := subject.CheckName("agent", s.agent); err != nil {
+		return err
+	}
+	if err := subject.CheckName("tool", s.tool); err != nil {
+		return err
+	}
+	return bus.Retry(ctx, s.nc, subject.Store(s.tenant, s.agent, s.tool, op), in, out)
+}
+
+// Get returns a value and whether it was there.
+func (s *Store) Get(ctx context.Context, key string) (string, bool, error) {
+	out, err := s.Read(ctx, key)
+	return out.Value, out.Found, err
+}
+
+// Read returns a value with its revision.
+func (s *Store) Read(ctx context.Context, key string) (message.StoreValue, error) {
+	var out message.StoreValue
+	err := s.do(ctx, "get", message.StoreGet{Key: key}, &out)
+	return out, err
+}
+
+// Set writes a value.
+func (s *Store) Set(ctx context.Context, key, value string) error {
+	_, err := s.write(ctx, message.StoreSet{Key: key, Value: value})
+	return err
+}
+
+// SetIf writes a value if the key still has this revision (0: it does not
+// exist) and returns the new one; otherwise conflict.
+func (s *Store) SetIf(ctx context.Context, key, value string, revision uint64) (uint64, error) {
+	return s.write(ctx, message.StoreSet{Key: key, Value: value, IfRevision: &revision})
+}
+
+func (s *Store) write(ctx context.Context, req message.StoreSet) (uint64, error) {
+	req.OpID = bus.NewOpID()
+	var out message.StoreWritten
+	err := s.do(ctx, "set", req, &out)
+	return out.Revision, err
+}
+
+// Delete removes a key and reports whether it was there.
+func (s *Store) Delete(ctx context.Context, key string) (bool, error) {
+	return s.remove(ctx, message.StoreDelete{Key: key})
+}
+
+// DeleteIf removes a key if it still has this revision; otherwise conflict.
+func (s *Store) DeleteIf(ctx context.Context, key string, revision uint64) error {
+	if revision == 0 {
+		return errcode.Field("ifRevision", "0 would delete what does not exist")
+	}
+	_, err := s.remove(ctx, message.StoreDelete{Key: key, IfRevision: &revision})
+	return err
+}
+
+func (s *Store) remove(ctx context.Context, req message.StoreDelete) (bool, error) {
+	req.OpID = bus.NewOpID()
+	var out message.StoreDeleted
+	err := s.do(ctx, "delete", req, &out)
+	return out.Deleted, err
+}
+
+// List returns the keys that start with prefix, sorted.
+func (s *Store) List(ctx context.Context, prefix string) ([]string, error) {
+	var out message.StoreKeys
+	err := s.do(ctx, "list", message.StoreList{Prefix: prefix}, &out)
+	return out.Keys, err
+}

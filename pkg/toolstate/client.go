@@ -1,0 +1,94 @@
+package toolstate
+
+import (
+	"context"
+
+	"github.com/nats-io/nats.go"
+
+	"github.com/toolbus/toolbus/contracts/message"
+	"github.com/toolbus/toolbus/contracts/subject"
+	"github.com/toolbus/toolbus/pkg/bus"
+)
+
+// Client performs the ToolState operations of one tenant. It is safe for
+// concurrent use.
+//
+// Requests are tried again while the service is unavailable, within ctx (10 s
+// when it has no deadline). A write without an opId gets one, so that it has one
+// effect however often it is tried. Errors are *errcode.Error.
+type Client struct {
+	nc     *nats.Conn
+	tenant string
+}
+
+// New makes a Client on a connection that stays the caller's.
+func New(nc *nats.Conn, tenant string) *Client { return &Client{nc: nc, tenant: tenant} }
+
+func do[Out any](ctx context.Context, c *Client, op string, in any) (Out, error) {
+	var out Out
+	if err := subject.CheckTenant(c.tenant); err != nil {
+		return out, err
+	}
+	err := bus.Retry(ctx, c.nc, subject.ToolState(c.tenant, op), in, &out)
+	return out, err
+}
+
+func withOpID(id string) string {
+	if id == "" {
+		return bus.NewOpID()
+	}
+	return id
+}
+
+// Get reads one key.
+func (c *Client) Get(ctx context.Context, req message.ToolStateGet) (message.ToolStateValue, error) {
+	return do[message.ToolStateValue](ctx, c, "get", req)
+}
+
+// Set writes one key. A missed IfRevision is conflict.
+func (c *Client) Set(ctx context.Context, req message.ToolStateSet) (message.ToolStateWritten, error) {
+	req.OpID = withOpID(req.OpID)
+	return do[message.ToolStateWritten](ctx, c, "set", req)
+}
+
+// Delete removes one key.
+func (c *Client) Delete(ctx context.Context, req message.ToolStateDelete) (message.ToolStateDeleted, error) {
+	req.OpID = withOpID(req.OpID)
+	return do[message.ToolStateDeleted](ctx, c, "delete", req)
+}
+
+// All reads a whole document.
+func (c *Client) All(ctx context.Context, ref message.ToolStateRef) (message.ToolStateData, error) {
+	return do[message.ToolStateData](ctx, c, "all", message.ToolStateAll{ToolStateRef: ref})
+}
+
+// Clear removes a whole document.
+func (c *Client) Clear(ctx context.Context, req message.ToolStateClear) (message.ToolStateCleared, error) {
+	req.OpID = withOpID(req.OpID)
+	return do[message.ToolStateCleared](ctx, c, "clear", req)
+}
+
+// Append adds values to the end of an array. Appends that run at the same time
+// all land.
+func (c *Client) Append(ctx context.Context, req message.ToolStateAppend) (message.ToolStateAppended, error) {
+	req.OpID = withOpID(req.OpID)
+	return do[message.ToolStateAppended](ctx, c, "append", req)
+}
+
+// Increment adds to a number, exactly.
+func (c *Client) Increment(ctx context.Context, req message.ToolStateIncrement) (message.ToolStateIncremented, error) {
+	req.OpID = withOpID(req.OpID)
+	return do[message.ToolStateIncremented](ctx, c, "increment", req)
+}
+
+// Update sets and deletes several keys in one step. A missed IfRevision is
+// conflict.
+func (c *Client) Update(ctx context.Context, req message.ToolStateUpdate) (message.ToolStateWritten, error) {
+	req.OpID = withOpID(req.OpID)
+	return do[message.ToolStateWritten](ctx, c, "update", req)
+}
+
+// List returns a page of the tenant's live documents, by namespace and chat.
+func (c *Client) List(ctx context.Context, req message.ToolStateList) (message.ToolStateListing, error) {
+	return do[message.ToolStateListing](ctx, c, "list", req)
+}

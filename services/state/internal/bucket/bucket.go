@@ -1,0 +1,217 @@
+// Package bucket reads and writes one KV bucket below the level of nats.go's
+// KeyValue, whose writes carry neither a TTL nor headers: every write here is a
+// compare-and-set on the key's last sequence.
+package bucket
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/toolbus/toolbus/contracts/errcode"
+	"github.com/toolbus/toolbus/services/internal/jet"
+)
+
+// ErrRevision is a compare-and-set that missed: somebody else wrote.
+var ErrRevision = jet.ErrRevision
+
+// Headers of a marker, which stands where a value was removed. The reason is
+// one that the server takes for a marker too: it then lets the marker expire
+// without announcing an expiry.
+const (
+	headerOperation = "KV-Operation"
+	opDelete        = "DEL"
+	reasonRemove    = "Remove"
+)
+
+// Message is a key's last message.
+type Message struct {
+	Key    string
+	Seq    uint64 // 0: there is none
+	Header nats.Header
+	Data   []byte
+	Marker bool // the value was removed or has expired; Seq is the marker's
+}
+
+// Bucket is one KV bucket with history 1.
+type Bucket struct {
+	js     jetstream.JetStream
+	stream jetstream.Stream
+	name   string
+	leader bool
+}
+
+// Open creates the bucket's stream, or updates it to cfg, which comes from
+// jet.BucketStream(name, …).
+func Open(ctx context.Context, js jetstream.JetStream, name string, cfg jetstream.StreamConfig) (*Bucket, error) {
+	st, err := jet.Ensure(ctx, js, cfg)
+	if err != nil {
+		return nil, err
+	}
+	return &Bucket{js: js, stream: st, name: name, leader: cfg.Replicas > 1}, nil
+}
+
+// Last reads a key's last message; Seq 0 when there is none. With replicas it
+// asks the stream's leader, since followers answer direct gets too and may be
+// behind.
+func (b *Bucket) Last(ctx context.Context, key string) (Message, error) {
+	get := b.direct
+	if b.leader {
+		get = b.fromLeader
+	}
+	m, err := get(ctx, jet.KVSubject(b.name, key))
+	switch {
+	case errors.Is(err, jetstream.ErrMsgNotFound):
+		return Message{Key: key}, nil
+	case err != nil:
+		return Message{}, readError(err)
+	}
+	return b.message(m), nil
+}
+
+func (b *Bucket) direct(ctx context.Context, subject string) (*jetstream.RawStreamMsg, error) {
+	return b.stream.GetLastMsgForSubject(ctx, subject)
+}
+
+// fromLeader is the request that nats.go makes only for streams without direct
+// gets; only the stream's leader answers it.
+func (b *Bucket) fromLeader(ctx context.Context, subject string) (*jetstream.RawStreamMsg, error) {
+	req, err := json.Marshal(map[string]string{"last_by_subj": subject})
+	if err != nil {
+		return nil, err
+	}
+	reply, err := b.js.Conn().RequestWithContext(ctx, "$JS.API.STREAM.MSG.GET.KV_"+b.name, req)
+	if err != nil {
+		return nil, err
+	}
+	var resp struct {
+		Error   *jetstream.APIError `json:"error"`
+		Message *struct {
+			Subject string    `json:"subject"`
+			Seq     uint64    `json:"seq"`
+			Header  []byte    `json:"hdrs"`
+			Data    []byte    `json:"data"`
+			Time    time.Time `json:"time"`
+		} `json:"message"`
+	}
+	if err := json.Unmarshal(reply.Data, &resp); err != nil {
+		return nil, fmt.Errorf("unreadable message: %w", err)
+	}
+	switch {
+	case resp.Error != nil && resp.Error.ErrorCode == jetstream.JSErrCodeMessageNotFound:
+		return nil, jetstream.ErrMsgNotFound
+	case resp.Error != nil:
+		return nil, resp.Error
+	case resp.Message == nil:
+		return nil, errors.New("a reply without a message")
+	}
+	m := resp.Message
+	raw := &jetstream.RawStreamMsg{Subject: m.Subject, Sequence: m.Seq, Data: m.Data, Time: m.Time}
+	if len(m.Header) > 0 {
+		if raw.Header, err = nats.DecodeHeadersMsg(m.Header); err != nil {
+			return nil, fmt.Errorf("unreadable headers: %w", err)
+		}
+	}
+	return raw, nil
+}
+
+func (b *Bucket) message(m *jetstream.RawStreamMsg) Message {
+	return Message{
+		Key:    strings.TrimPrefix(m.Subject, jet.KVSubject(b.name, "")),
+		Seq:    m.Sequence,
+		Header: m.Header,
+		Data:   m.Data,
+		Marker: m.Header.Get(headerOperation) != "" || m.Header.Get(jetstream.MarkerReasonHeader) != "",
+	}
+}
+
+// Put writes a value and returns its sequence. expect is the sequence that the
+// key's last message must have (0: none); otherwise ErrRevision. ttl 0 means
+// for ever; the server counts whole seconds, so it is rounded up.
+func (b *Bucket) Put(ctx context.Context, key string, header nats.Header, data []byte, ttl time.Duration, expect uint64) (uint64, error) {
+	return b.publish(ctx, key, header, data, ttl, expect)
+}
+
+// Remove writes a marker in a value's place, which itself goes after ttl.
+// expect is as in Put.
+func (b *Bucket) Remove(ctx context.Context, key string, header nats.Header, ttl time.Duration, expect uint64) (uint64, error) {
+	header.Set(headerOperation, opDelete)
+	header.Set(jetstream.MarkerReasonHeader, reasonRemove)
+	return b.publish(ctx, key, header, nil, ttl, expect)
+}
+
+func (b *Bucket) publish(ctx context.Context, key string, header nats.Header, data []byte, ttl time.Duration, expect uint64) (uint64, error) {
+	m := nats.NewMsg(jet.KVSubject(b.name, key))
+	m.Header, m.Data = header, data
+	if ttl > 0 {
+		m.Header.Set(jetstream.MsgTTLHeader, wholeSeconds(ttl).String())
+	}
+	return jet.Put(ctx, b.js, m, expect)
+}
+
+func wholeSeconds(d time.Duration) time.Duration {
+	return max(time.Second, (d + time.Second - 1).Truncate(time.Second))
+}
+
+// Keys returns the keys that match filter (a subject pattern below the
+// bucket), markers' included, in no order.
+func (b *Bucket) Keys(ctx context.Context, filter string) ([]string, error) {
+	info, err := b.stream.Info(ctx, jetstream.WithSubjectFilter(jet.KVSubject(b.name, filter)))
+	if err != nil {
+		return nil, readError(err)
+	}
+	keys := make([]string, 0, len(info.State.Subjects))
+	for s := range info.State.Subjects {
+		keys = append(keys, strings.TrimPrefix(s, jet.KVSubject(b.name, "")))
+	}
+	return keys, nil
+}
+
+// fetchBytes bounds one request of Fetch: the keys it may name.
+const fetchBytes = 128 << 10
+
+// Fetch yields the last messages of keys, in their order, those that are gone
+// left out. It asks for at most step (1 to 1,000, the server's limit is 1,024)
+// at a time and stops when yield returns false. Replicas may answer a little
+// behind the leader.
+func (b *Bucket) Fetch(ctx context.Context, keys []string, step int, yield func(Message) bool) error {
+	for len(keys) > 0 {
+		n, size := 0, 0
+		for n < len(keys) && n < step && (n == 0 || size+len(keys[n]) < fetchBytes) {
+			size += len(keys[n])
+			n++
+		}
+		filters := make([]string, n)
+		for i, k := range keys[:n] {
+			filters[i] = jet.KVSubject(b.name, k)
+		}
+		msgs, err := jet.Last(ctx, b.js, "KV_"+b.name, filters...)
+		if err != nil {
+			return err
+		}
+		slices.SortFunc(msgs, func(x, y *jetstream.RawStreamMsg) int {
+			return slices.Index(filters, x.Subject) - slices.Index(filters, y.Subject)
+		})
+		for _, m := range msgs {
+			if !yield(b.message(m)) {
+				return nil
+			}
+		}
+		keys = keys[n:]
+	}
+	return nil
+}
+
+func readError(err error) error {
+	if errors.Is(err, context.Canceled) {
+		return err
+	}
+	return errcode.Wrap(errcode.Unavailable, err, "JetStream: %v", err)
+}

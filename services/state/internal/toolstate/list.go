@@ -1,0 +1,115 @@
+package toolstate
+
+import (
+	"cmp"
+	"context"
+	"encoding/base64"
+	"slices"
+	"strings"
+
+	"github.com/toolbus/toolbus/contracts/errcode"
+	"github.com/toolbus/toolbus/contracts/message"
+	"github.com/toolbus/toolbus/contracts/subject"
+	"github.com/toolbus/toolbus/pkg/bus"
+	"github.com/toolbus/toolbus/services/state/internal/bucket"
+)
+
+const (
+	defaultLimit = 100
+	maxLimit     = 1000
+	fetchStep    = 128 // documents per request to the stream; at most 64 KiB each by default
+)
+
+// list returns live documents, ordered by namespace and chat id. The cursor is
+// the last one's place in that order, so what comes and goes between two pages
+// neither repeats nor hides others. Replicas may answer a little behind.
+func (h *Handler) list(ctx context.Context, tenant string, in *bus.Incoming) (any, error) {
+	var req message.ToolStateList
+	if err := in.Decode(&req); err != nil {
+		return nil, err
+	}
+	filter := tenant
+	if req.Namespace != "" {
+		if err := subject.CheckName("namespace", req.Namespace); err != nil {
+			return nil, err
+		}
+	}
+	if req.ChatID != "" {
+		if err := subject.CheckFree("chatId", req.ChatID); err != nil {
+			return nil, err
+		}
+	}
+	filter += "." + cmp.Or(req.Namespace, "*") + "." + cmp.Or(subject.Escape(req.ChatID), "*")
+	if req.Limit < 0 || req.Limit > maxLimit {
+		return nil, errcode.Field("limit", "%d is out of range: 1 to %d are allowed", req.Limit, maxLimit)
+	}
+	limit := cmp.Or(req.Limit, defaultLimit)
+	after, err := readCursor(req.Cursor)
+	if err != nil {
+		return nil, err
+	}
+	ctx, cancel := context.WithTimeout(ctx, readTimeout)
+	defer cancel()
+	keys, err := h.bucket.Keys(ctx, filter)
+	if err != nil {
+		return nil, err
+	}
+	var places []place
+	for _, k := range keys {
+		_, ns, chat, err := subject.ParseToolStateKey(k)
+		if err != nil {
+			continue // not one of ours
+		}
+		if p := (place{ns, chat, k}); p.compare(after) > 0 {
+			places = append(places, p)
+		}
+	}
+	slices.SortFunc(places, place.compare)
+	keys = keys[:0]
+	at := make(map[string]place, len(places))
+	for _, p := range places {
+		keys = append(keys, p.key)
+		at[p.key] = p
+	}
+	out := message.ToolStateListing{Documents: []message.ToolStateEntry{}}
+	last := after
+	err = h.bucket.Fetch(ctx, keys, min(fetchStep, limit+1), func(m bucket.Message) bool {
+		d, rev, expires, err := h.live(m)
+		if err != nil || rev == 0 {
+			return true // unreadable, cleared or expired
+		}
+		if len(out.Documents) == limit {
+			out.Cursor = last.cursor()
+			return false
+		}
+		last = at[m.Key]
+		out.Documents = append(out.Documents, message.ToolStateEntry{
+			Namespace: last.namespace, ChatID: last.chat, Keys: d.Len(), Revision: rev, ExpiresAt: stamp(expires),
+		})
+		return true
+	})
+	return out, err
+}
+
+// place is a document's place in the order of a listing.
+type place struct{ namespace, chat, key string }
+
+func (p place) compare(q place) int {
+	return cmp.Or(cmp.Compare(p.namespace, q.namespace), cmp.Compare(p.chat, q.chat))
+}
+
+func (p place) cursor() string {
+	return base64.RawURLEncoding.EncodeToString([]byte(p.namespace + "\n" + p.chat))
+}
+
+func readCursor(s string) (place, error) {
+	if s == "" {
+		return place{}, nil
+	}
+	b, err := base64.RawURLEncoding.DecodeString(s)
+	ns, chat, ok := strings.Cut(string(b), "\n")
+	if err != nil || !ok || subject.CheckName("", ns) != nil || subject.CheckFree("", chat) != nil {
+		return place{}, errcode.Field("cursor", "is not one that a listing returned")
+	}
+	return place{namespace: ns, chat: chat}, nil
+}

@@ -1,0 +1,384 @@
+// Package toolstate answers the ToolState operations: one expiring document per
+// tenant, chat and namespace, in the bucket toolbus_toolstate.
+package toolstate
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+	"unicode/utf8"
+
+	"github.com/nats-io/nats.go/jetstream"
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/toolbus/toolbus/contracts/errcode"
+	"github.com/toolbus/toolbus/contracts/message"
+	"github.com/toolbus/toolbus/contracts/subject"
+	"github.com/toolbus/toolbus/pkg/bus"
+	spelling "github.com/toolbus/toolbus/pkg/toolstate"
+	"github.com/toolbus/toolbus/services/internal/jet"
+	"github.com/toolbus/toolbus/services/state/internal/bucket"
+	"github.com/toolbus/toolbus/services/state/internal/commit"
+	"github.com/toolbus/toolbus/services/state/internal/document"
+	"github.com/toolbus/toolbus/services/state/internal/oplog"
+)
+
+// Limits bound documents and their lives.
+type Limits struct {
+	document.Limits
+	DefaultTTL, MinTTL, MaxTTL time.Duration
+}
+
+// Kinds of operations as logs store them: never renumber.
+const (
+	kindSet oplog.Kind = iota + 1
+	kindDelete
+	kindClear
+	kindAppend
+	kindIncrement
+	kindUpdate
+)
+
+// markerLife is how long the server keeps the marker of an expired document. A
+// watcher hears of it at once; nothing needs it later.
+const markerLife = time.Minute
+
+// Handler answers requests on toolstate.<tenant>.<op>.
+type Handler struct {
+	bucket *bucket.Bucket
+	commit *commit.Committer[document.Document]
+	limits Limits
+	now    func() time.Time
+	ops    *prometheus.CounterVec
+}
+
+// Open makes the bucket and a Handler on it. ops counts by op and outcome.
+// Close it.
+func Open(ctx context.Context, js jetstream.JetStream, replicas int, limits Limits, now func() time.Time,
+	ops *prometheus.CounterVec, conflicts prometheus.Counter,
+) (*Handler, error) {
+	cfg := jet.BucketStream(subject.BucketToolState, replicas)
+	cfg.Description = "ToolState documents"
+	cfg.Duplicates = time.Second // no publish carries a message id
+	cfg.SubjectDeleteMarkerTTL = markerLife
+	cfg.RePublish = &jetstream.RePublish{
+		Source:      jet.KVSubject(subject.BucketToolState, "*.*.*"),
+		Destination: subject.ChangesToolState("{{wildcard(1)}}", "{{wildcard(2)}}", "{{wildcard(3)}}"),
+	}
+	b, err := bucket.Open(ctx, js, subject.BucketToolState, cfg)
+	if err != nil {
+		return nil, err
+	}
+	codec := commit.Codec[document.Document]{
+		Decode: document.Decode,
+		Encode: func(d document.Document, expires time.Time) []byte { return d.Encode(expires) },
+	}
+	return &Handler{bucket: b, commit: commit.New(b, codec, now, conflicts), limits: limits, now: now, ops: ops}, nil
+}
+
+// Close ends what runs.
+func (h *Handler) Close() { h.commit.Close() }
+
+// Serve answers one request.
+func (h *Handler) Serve(ctx context.Context, in *bus.Incoming) (any, error) {
+	tenant, op, err := subject.ParseTenantOp(subject.FamilyToolState, in.Subject, false)
+	if err != nil {
+		return nil, err
+	}
+	serve, ok := map[string]func(context.Context, string, *bus.Incoming) (any, error){
+		"get": h.get, "set": h.set, "delete": h.delete, "all": h.all, "clear": h.clear,
+		"append": h.append, "increment": h.increment, "update": h.update, "list": h.list,
+	}[op]
+	if !ok {
+		return nil, errcode.Field("op", "%.64q is not an operation of toolstate", op)
+	}
+	var v any
+	if !utf8.Valid(in.Data) {
+		err = errcode.New(errcode.InvalidRequest, "the body is not valid UTF-8")
+	} else {
+		v, err = serve(ctx, tenant, in)
+	}
+	outcome := "ok"
+	if err != nil {
+		outcome = string(errcode.Of(err))
+	}
+	h.ops.WithLabelValues("toolstate."+op, outcome).Inc()
+	return v, err
+}
+
+func (h *Handler) get(ctx context.Context, tenant string, in *bus.Incoming) (any, error) {
+	var req message.ToolStateGet
+	if err := decode(in, &req, &req.ToolStateRef, &req.Key); err != nil {
+		return nil, err
+	}
+	d, rev, expires, err := h.read(ctx, key(tenant, req.ToolStateRef))
+	if err != nil {
+		return nil, err
+	}
+	v, found := d.Get(req.Key)
+	return message.ToolStateValue{Found: found, Value: v, Revision: rev, ExpiresAt: stamp(expires)}, nil
+}
+
+func (h *Handler) all(ctx context.Context, tenant string, in *bus.Incoming) (any, error) {
+	var req message.ToolStateAll
+	if err := decode(in, &req, &req.ToolStateRef, nil); err != nil {
+		return nil, err
+	}
+	d, rev, expires, err := h.read(ctx, key(tenant, req.ToolStateRef))
+	if err != nil {
+		return nil, err
+	}
+	return message.ToolStateData{Found: rev != 0, Data: d.All(), Revision: rev, ExpiresAt: stamp(expires)}, nil
+}
+
+// read returns the live document; revision 0 when there is none.
+func (h *Handler) read(ctx context.Context, key string) (d document.Document, revision uint64, expires time.Time, err error) {
+	ctx, cancel := context.WithTimeout(ctx, readTimeout)
+	defer cancel()
+	m, err := h.bucket.Last(ctx, key)
+	if err != nil {
+		return d, 0, expires, err
+	}
+	return h.live(m)
+}
+
+const readTimeout = 3 * time.Second
+
+func (h *Handler) live(m bucket.Message) (d document.Document, revision uint64, expires time.Time, err error) {
+	if m.Seq == 0 || m.Marker {
+		return d, 0, expires, nil
+	}
+	if d, expires, err = document.Decode(m.Data); err != nil {
+		return d, 0, expires, errcode.Wrap(errcode.Internal, err, "key %s: %v", m.Key, err)
+	}
+	if !h.now().Before(expires) {
+		return document.Document{}, 0, time.Time{}, nil
+	}
+	return d, m.Seq, expires, nil
+}
+
+func (h *Handler) set(ctx context.Context, tenant string, in *bus.Incoming) (any, error) {
+	var req message.ToolStateSet
+	if err := decode(in, &req, &req.ToolStateRef, &req.Key); err != nil {
+		return nil, err
+	}
+	if req.Value == nil {
+		return nil, errcode.Field("value", "is required; null is a value too")
+	}
+	r, err := h.write(ctx, tenant, req.ToolStateRef, write{
+		kind: kindSet, opID: req.OpID, ttl: req.TTL, ifRevision: req.IfRevision,
+		apply: func(d *document.Document) (string, error) {
+			_, err := d.Update(map[string]json.RawMessage{req.Key: req.Value}, nil, h.limits.Limits)
+			return "", err
+		},
+	})
+	return message.ToolStateWritten{Revision: r.Revision, ExpiresAt: stamp(r.Expires)}, err
+}
+
+func (h *Handler) update(ctx context.Context, tenant string, in *bus.Incoming) (any, error) {
+	var req message.ToolStateUpdate
+	if err := decode(in, &req, &req.ToolStateRef, nil); err != nil {
+		return nil, err
+	}
+	if len(req.Set) == 0 && len(req.Delete) == 0 && req.TTL == "" {
+		return nil, errcode.Field("set", "give set, delete or ttl: there is nothing to do")
+	}
+	for k := range req.Set {
+		if err := subject.CheckFree(fmt.Sprintf("set[%.64q]", k), k); err != nil {
+			return nil, err
+		}
+	}
+	for i, k := range req.Delete {
+		if err := subject.CheckFree(fmt.Sprintf("delete[%d]", i), k); err != nil {
+			return nil, err
+		}
+		if _, both := req.Set[k]; both {
+			return nil, errcode.Field(fmt.Sprintf("delete[%d]", i), "%q stands in set too", k)
+		}
+	}
+	r, err := h.write(ctx, tenant, req.ToolStateRef, write{
+		kind: kindUpdate, opID: req.OpID, ttl: req.TTL, ifRevision: req.IfRevision,
+		apply: func(d *document.Document) (string, error) {
+			_, err := d.Update(req.Set, req.Delete, h.limits.Limits)
+			return "", err
+		},
+	})
+	return message.ToolStateWritten{Revision: r.Revision, ExpiresAt: stamp(r.Expires)}, err
+}
+
+func (h *Handler) delete(ctx context.Context, tenant string, in *bus.Incoming) (any, error) {
+	var req message.ToolStateDelete
+	if err := decode(in, &req, &req.ToolStateRef, &req.Key); err != nil {
+		return nil, err
+	}
+	r, err := h.write(ctx, tenant, req.ToolStateRef, write{
+		kind: kindDelete, opID: req.OpID, onlyLive: true,
+		apply: func(d *document.Document) (string, error) {
+			n, err := d.Update(nil, []string{req.Key}, h.limits.Limits)
+			return flag(n > 0), err
+		},
+	})
+	return message.ToolStateDeleted{Deleted: r.Text == yes, Revision: r.Revision, ExpiresAt: stamp(r.Expires)}, err
+}
+
+func (h *Handler) append(ctx context.Context, tenant string, in *bus.Incoming) (any, error) {
+	var req message.ToolStateAppend
+	if err := decode(in, &req, &req.ToolStateRef, &req.Key); err != nil {
+		return nil, err
+	}
+	if req.Values == nil {
+		return nil, errcode.Field("values", "is required")
+	}
+	r, err := h.write(ctx, tenant, req.ToolStateRef, write{
+		kind: kindAppend, opID: req.OpID, ttl: req.TTL,
+		apply: func(d *document.Document) (string, error) {
+			n, err := d.Append(req.Key, req.Values, req.Unique, h.limits.Limits)
+			return strconv.Itoa(n), err
+		},
+	})
+	if err != nil {
+		return nil, err
+	}
+	n, err := strconv.Atoi(r.Text)
+	return message.ToolStateAppended{Length: n, Revision: r.Revision, ExpiresAt: stamp(r.Expires)}, err
+}
+
+func (h *Handler) increment(ctx context.Context, tenant string, in *bus.Incoming) (any, error) {
+	var req message.ToolStateIncrement
+	if err := decode(in, &req, &req.ToolStateRef, &req.Key); err != nil {
+		return nil, err
+	}
+	if req.By == "" {
+		return nil, errcode.Field("by", "is required")
+	}
+	r, err := h.write(ctx, tenant, req.ToolStateRef, write{
+		kind: kindIncrement, opID: req.OpID, ttl: req.TTL,
+		apply: func(d *document.Document) (string, error) { return d.Increment(req.Key, req.By, h.limits.Limits) },
+	})
+	return message.ToolStateIncremented{Value: json.Number(r.Text), Revision: r.Revision, ExpiresAt: stamp(r.Expires)}, err
+}
+
+func (h *Handler) clear(ctx context.Context, tenant string, in *bus.Incoming) (any, error) {
+	var req message.ToolStateClear
+	if err := decode(in, &req, &req.ToolStateRef, nil); err != nil {
+		return nil, err
+	}
+	if err := checkOpID(req.OpID); err != nil {
+		return nil, err
+	}
+	r, err := h.commit.Do(ctx, key(tenant, req.ToolStateRef), commit.Op[document.Document]{
+		ID: req.OpID, Kind: kindClear,
+		Apply: func(s *commit.State[document.Document], _ time.Time) (commit.Answer, error) {
+			was := s.Live
+			*s = commit.State[document.Document]{}
+			return commit.Answer{Text: flag(was), None: true, Idle: !was}, nil
+		},
+	})
+	return message.ToolStateCleared{Cleared: r.Text == yes}, err
+}
+
+// write is a change of a document's data, which gets a new life by it.
+type write struct {
+	kind       oplog.Kind
+	opID       string
+	ttl        string
+	ifRevision *uint64
+	onlyLive   bool // do nothing, and answer no, when there is no document
+	apply      func(*document.Document) (string, error)
+}
+
+func (h *Handler) write(ctx context.Context, tenant string, ref message.ToolStateRef, w write) (commit.Result, error) {
+	if err := checkOpID(w.opID); err != nil {
+		return commit.Result{}, err
+	}
+	ttl, err := h.ttl(w.ttl)
+	if err != nil {
+		return commit.Result{}, err
+	}
+	return h.commit.Do(ctx, key(tenant, ref), commit.Op[document.Document]{
+		ID: w.opID, Kind: w.kind, IfRevision: w.ifRevision,
+		Apply: func(s *commit.State[document.Document], now time.Time) (commit.Answer, error) {
+			if !s.Live && w.onlyLive {
+				return commit.Answer{Text: no, None: true, Idle: true}, nil
+			}
+			text, err := w.apply(&s.Data)
+			if err != nil {
+				return commit.Answer{}, err
+			}
+			s.Live, s.Expires = true, now.Add(ttl)
+			return commit.Answer{Text: text}, nil
+		},
+	})
+}
+
+func (h *Handler) ttl(s string) (time.Duration, error) {
+	if s == "" {
+		return h.limits.DefaultTTL, nil
+	}
+	d, err := spelling.ParseTTL(s)
+	if err != nil {
+		return 0, err
+	}
+	if d < h.limits.MinTTL || d > h.limits.MaxTTL {
+		return 0, errcode.Field("ttl", "%.40q is out of range: %s to %s are allowed", s, h.limits.MinTTL, h.limits.MaxTTL)
+	}
+	return d.Truncate(time.Millisecond), nil
+}
+
+// Answers of yes-or-no operations as logs store them.
+const (
+	yes = "1"
+	no  = "0"
+)
+
+func flag(b bool) string {
+	if b {
+		return yes
+	}
+	return no
+}
+
+func key(tenant string, ref message.ToolStateRef) string {
+	return subject.ToolStateKey(tenant, ref.Namespace, ref.ChatID)
+}
+
+// decode reads a request and checks what names its document and key.
+func decode(in *bus.Incoming, req any, ref *message.ToolStateRef, key *string) error {
+	if err := in.Decode(req); err != nil {
+		// The reference is embedded; on the wire its fields are the request's.
+		var e *errcode.Error
+		if errors.As(err, &e) && e.Details != nil && len(e.Details.Fields) == 1 {
+			f := e.Details.Fields[0]
+			return errcode.Field(strings.TrimPrefix(f.Field, "ToolStateRef."), "%s", f.Message)
+		}
+		return err
+	}
+	if err := subject.CheckFree("chatId", ref.ChatID); err != nil {
+		return err
+	}
+	if err := subject.CheckName("namespace", ref.Namespace); err != nil {
+		return err
+	}
+	if key != nil {
+		return subject.CheckFree("key", *key)
+	}
+	return nil
+}
+
+func checkOpID(id string) error {
+	if id == "" {
+		return nil
+	}
+	return subject.CheckFree("opId", id)
+}
+
+func stamp(t time.Time) string {
+	if t.IsZero() {
+		return ""
+	}
+	return document.FormatTime(t)
+}
