@@ -1,0 +1,3 @@
+// Package files is the client of a tenant's file area: tool.Files over NATS,
+// and the rules for paths.
+package files

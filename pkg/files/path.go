@@ -1,0 +1,90 @@
+package files
+
+import (
+	"strings"
+	"unicode"
+	"unicode/utf8"
+
+	"golang.org/x/text/unicode/norm"
+
+	"github.com/toolbus/toolbus/contracts/errcode"
+)
+
+// MaxPath is the longest path, in bytes.
+const MaxPath = 1024
+
+// CheckPath reports whether path names a file: relative, "/"-separated, valid
+// UTF-8 in NFC, 1 to MaxPath bytes; no empty, blank, "." or ".." segment, no
+// control, bidirectional-control or replacement character, no backslash, no
+// drive ("C:").
+// Anything else is an invalid_request that names the field path. It is never
+// repaired, so that one file has one spelling.
+func CheckPath(path string) error {
+	if path == "" {
+		return errcode.Field("path", "is required")
+	}
+	if err := checkText("path", path); err != nil {
+		return err
+	}
+	for segment := range strings.SplitSeq(path, "/") {
+		switch {
+		case segment == "":
+			return errcode.Field("path", "%q must be relative, without empty segments", path)
+		case segment == "." || segment == "..":
+			return errcode.Field("path", "%q must not have the segment %q", path, segment)
+		case blank(segment):
+			return errcode.Field("path", "%q has a blank segment", path)
+		}
+	}
+	return nil
+}
+
+// CheckPrefix reports whether prefix may start a path; "" starts every path.
+func CheckPrefix(prefix string) error {
+	if err := checkText("prefix", prefix); err != nil {
+		return err
+	}
+	if strings.HasPrefix(prefix, "/") || strings.Contains(prefix, "//") {
+		return errcode.Field("prefix", "%q must be relative, without empty segments", prefix)
+	}
+	return nil
+}
+
+func checkText(field, s string) error {
+	switch {
+	case len(s) > MaxPath:
+		return errcode.Field(field, "is %d bytes long, at most %d are allowed", len(s), MaxPath)
+	case !utf8.ValidString(s):
+		return errcode.Field(field, "is not valid UTF-8")
+	case strings.ContainsRune(s, '\\'):
+		return errcode.Field(field, "%q must use /, not \\", s)
+	case len(s) >= 2 && s[1] == ':' && asciiLetter(s[0]):
+		return errcode.Field(field, "%q must not name a drive", s)
+	case !norm.NFC.IsNormalString(s):
+		return errcode.Field(field, "%q is not in Unicode normalization form NFC", s)
+	}
+	for i, r := range s {
+		switch {
+		case r == utf8.RuneError:
+			// What JSON decoders make of bytes and surrogates that are no character.
+			return errcode.Field(field, "has a replacement character at byte %d", i)
+		case unicode.IsControl(r) || unicode.Is(unicode.Zl, r) || unicode.Is(unicode.Zp, r):
+			return errcode.Field(field, "has a control character at byte %d", i)
+		case unicode.Is(unicode.Bidi_Control, r):
+			return errcode.Field(field, "has a bidirectional control character at byte %d", i)
+		}
+	}
+	return nil
+}
+
+// blank tells whether nothing of s can be seen.
+func blank(s string) bool {
+	for _, r := range s {
+		if !unicode.IsSpace(r) && !unicode.Is(unicode.Cf, r) && r != '\u2800' && !unicode.Is(unicode.Variation_Selector, r) {
+			return false
+		}
+	}
+	return true
+}
+
+func asciiLetter(c byte) bool { return c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' }

@@ -1,0 +1,137 @@
+package files
+
+import (
+	"context"
+	"encoding/base64"
+	"errors"
+	"io"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/toolbus/toolbus/contracts/errcode"
+	"github.com/toolbus/toolbus/contracts/message"
+	"github.com/toolbus/toolbus/pkg/tool"
+)
+
+const (
+	readTries    = 8 // of a file that keeps changing while it is read
+	readParallel = 4 // pieces under way at once
+)
+
+// Read returns a file's content; exists is false, without an error, when there
+// is none. It is one version's content, never a mixture; a file that changes
+// faster than it can be read is a conflict.
+func (c *Client) Read(ctx context.Context, path string) (content []byte, info tool.FileInfo, exists bool, err error) {
+	if err := CheckPath(path); err != nil {
+		return nil, tool.FileInfo{}, false, err
+	}
+	for range readTries {
+		content, info, exists, err = c.readOnce(ctx, path)
+		if !errors.Is(err, errcode.Conflict) {
+			break
+		}
+	}
+	return content, info, exists, err
+}
+
+func (c *Client) readOnce(ctx context.Context, path string) ([]byte, tool.FileInfo, bool, error) {
+	first, data, err := c.piece(ctx, message.FileRead{Path: path})
+	if err != nil || !first.Exists {
+		return nil, tool.FileInfo{}, false, err
+	}
+	info, err := contentInfo(first)
+	if err != nil {
+		return nil, info, false, err
+	}
+	if first.Length >= first.Size {
+		return data, info, true, nil
+	}
+	// The first reply shows how much fits one message, and which version it is.
+	content := make([]byte, first.Size)
+	copy(content, data)
+	step := first.Length
+	g, ctx := errgroup.WithContext(ctx)
+	g.SetLimit(readParallel)
+	for off := step; off < first.Size; off += step {
+		part := content[off:min(off+step, first.Size)]
+		g.Go(func() error { return c.fill(ctx, first, off, part) })
+	}
+	if err := g.Wait(); err != nil {
+		return nil, tool.FileInfo{}, false, err
+	}
+	return content, info, true, nil
+}
+
+// fill reads part from byte off of the version that first is of.
+func (c *Client) fill(ctx context.Context, first message.FileContent, off int64, part []byte) error {
+	for len(part) > 0 {
+		length := int64(len(part))
+		_, data, err := c.piece(ctx, message.FileRead{Path: first.Path, Offset: off, Length: &length, Revision: &first.Revision})
+		if err != nil {
+			return err
+		}
+		if len(data) == 0 || len(data) > len(part) {
+			return errcode.New(errcode.Internal, "the files service sent %d bytes instead of %d", len(data), length)
+		}
+		n := copy(part, data)
+		part, off = part[n:], off+int64(n)
+	}
+	return nil
+}
+
+// piece reads as much as one message holds.
+func (c *Client) piece(ctx context.Context, q message.FileRead) (message.FileContent, []byte, error) {
+	q.Encoding = message.EncodingBase64
+	var r message.FileContent
+	if err := c.request(ctx, "read", q, &r); err != nil || !r.Exists {
+		return r, nil, err
+	}
+	if r.Content == nil || r.Length == 0 && r.Offset < r.Size && (q.Length == nil || *q.Length > 0) {
+		return r, nil, errcode.New(errcode.Internal, "the files service sent no content")
+	}
+	data, err := base64.StdEncoding.DecodeString(*r.Content)
+	if err != nil || int64(len(data)) != r.Length {
+		return r, nil, errcode.New(errcode.Internal, "the files service sent unreadable content")
+	}
+	return r, data, nil
+}
+
+func contentInfo(r message.FileContent) (tool.FileInfo, error) {
+	t, err := modified(r.Modified)
+	return tool.FileInfo{Path: r.Path, Size: r.Size, Modified: t, Revision: r.Revision}, err
+}
+
+// Get writes a file's content to w, in constant memory; exists is false,
+// without an error, when there is none. It is one version's content. A file
+// that is replaced while it is read is a conflict; w then has a part of the
+// version that is gone.
+func (c *Client) Get(ctx context.Context, path string, w io.Writer) (info tool.FileInfo, exists bool, err error) {
+	if err := CheckPath(path); err != nil {
+		return tool.FileInfo{}, false, err
+	}
+	first, data, err := c.piece(ctx, message.FileRead{Path: path})
+	if err != nil || !first.Exists {
+		return tool.FileInfo{}, false, err
+	}
+	if info, err = contentInfo(first); err != nil {
+		return tool.FileInfo{}, false, err
+	}
+	for off := int64(0); ; {
+		if _, err := w.Write(data); err != nil {
+			return tool.FileInfo{}, false, err
+		}
+		off += int64(len(data))
+		left := first.Size - off
+		if left <= 0 {
+			return info, true, nil
+		}
+		var r message.FileContent
+		r, data, err = c.piece(ctx, message.FileRead{Path: path, Offset: off, Length: &left, Revision: &first.Revision})
+		if err == nil && !r.Exists {
+			err = errcode.New(errcode.Conflict, "%q was removed while it was read", path)
+		}
+		if err != nil {
+			return tool.FileInfo{}, false, err
+		}
+	}
+}

@@ -1,0 +1,213 @@
+package area
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	mathrand "math/rand/v2"
+	"time"
+
+	"github.com/toolbus/toolbus/contracts/errcode"
+	"github.com/toolbus/toolbus/services/files/internal/record"
+	"github.com/toolbus/toolbus/services/internal/jet"
+)
+
+// newID makes a chunk id: random, and one subject token.
+func newID() string { return rand.Text() }
+
+// NewUploadID makes the id of an upload, which becomes a chunk id.
+func NewUploadID() string { return newID() }
+
+// change commits a group: one change, or several appends. An error goes to
+// every change of it that has not been answered.
+func (a *Area) change(ctx context.Context, b *bucket, group []*pending) error {
+	w := &writer{a: a, b: b, group: group}
+	defer w.discard(ctx)
+	for attempt := 0; ; attempt++ {
+		err := w.try(ctx)
+		if !errors.Is(err, errAgain) {
+			return err
+		}
+		// Another replica was faster: let it finish.
+		pause := min(time.Millisecond<<min(attempt, 5), 20*time.Millisecond)
+		select {
+		case <-ctx.Done():
+			return errcode.Wrap(errcode.Overloaded, ctx.Err(), "too many others change %q", group[0].Path)
+		case <-time.After(pause/2 + mathrand.N(pause)):
+		}
+	}
+}
+
+// errAgain is that the file changed under a writer, which starts again from
+// what stands now.
+var errAgain = errors.New("the file changed meanwhile")
+
+// writer carries one group through its attempts.
+type writer struct {
+	a     *Area
+	b     *bucket
+	group []*pending
+	prep  *prepared // content that stands under a chunk id of its own
+}
+
+// discard removes prepared chunks that were not used, if that is certain.
+func (w *writer) discard(ctx context.Context) {
+	if w.prep != nil && w.prep.own && !w.prep.used {
+		w.a.jan.purgeChunks(ctx, w.b, w.prep.id)
+	}
+}
+
+func (w *writer) try(ctx context.Context) error {
+	path := w.group[0].Path
+	rec, err := w.a.load(ctx, w.b, path)
+	if err != nil {
+		return err
+	}
+	w.answerKnown(rec)
+	if len(w.group) == 0 {
+		return nil
+	}
+	first := w.group[0]
+	if want := first.IfRevision; want != nil && *want != rec.Current() {
+		return errcode.ConflictAt(rec.Current(), "%q is at revision %d, not %d", path, rec.Current(), *want)
+	}
+	switch first.Kind {
+	case record.KindDelete:
+		return w.remove(ctx, rec)
+	case record.KindAppend:
+		if err := w.a.ensure(ctx, w.b); err != nil {
+			return err
+		}
+		return w.append(ctx, rec)
+	case record.KindCreate:
+		if rec.Exists() {
+			return errcode.ConflictAt(rec.Current(), "%q exists already", path)
+		}
+	}
+	if err := w.a.ensure(ctx, w.b); err != nil {
+		return err
+	}
+	return w.overwrite(ctx, rec)
+}
+
+// answerKnown gives a retry the first answer and takes it out of the group.
+func (w *writer) answerKnown(rec *record.Record) {
+	var rest []*pending
+	for _, p := range w.group {
+		op, known := rec.Find(p.key)
+		switch {
+		case !known:
+			rest = append(rest, p)
+		case op.Kind != p.Kind:
+			p.finish(Outcome{}, errcode.Field("opId", "%q was used for another operation", p.OpID))
+		default:
+			if w.prep != nil && rec.ID == w.prep.id {
+				w.prep.used = true // an attempt whose answer got lost
+			}
+			p.finish(Outcome{Bytes: op.Bytes, Size: op.Size, Revision: op.Revision, Deleted: op.Kind == record.KindDelete}, nil)
+		}
+	}
+	w.group = rest
+}
+
+// publish commits next as what follows rec, and answers the group.
+func (w *writer) publish(ctx context.Context, rec, next *record.Record) error {
+	ops := rec.Carry(w.a.now(), len(w.group))
+	size := rec.Size
+	if !rec.Exists() || w.group[0].Kind != record.KindAppend {
+		size = 0
+	}
+	outs := make([]Outcome, len(w.group))
+	for i, p := range w.group {
+		n := p.bytes()
+		size += n
+		outs[i] = Outcome{Bytes: n, Size: size, Deleted: p.Kind == record.KindDelete}
+		ops = append(ops, record.Op{Key: p.key, Kind: p.Kind, At: w.a.now().Unix(), Bytes: n, Size: size})
+	}
+	next.Path, next.Ops = rec.Path, ops
+	if next.ID == rec.ID {
+		next.Born = rec.Born
+	}
+	seq, err := w.a.store(ctx, w.b, next, rec.Revision)
+	if errors.Is(err, jet.ErrRevision) {
+		return errAgain
+	}
+	if w.prep != nil && next.ID == w.prep.id && !errors.Is(err, errcode.QuotaExceeded) {
+		// Used, or perhaps: an error does not say that nothing was stored. What was
+		// not is left to the sweep.
+		w.prep.used = true
+	}
+	if err != nil {
+		return err
+	}
+	w.b.usage.add(next.Size - rec.Size)
+	if rec.Revision > 0 {
+		w.a.jan.deleteMsg(ctx, w.b, rec.Revision)
+	}
+	if rec.Exists() && (rec.ID != next.ID || next.Deleted) {
+		w.a.jan.purgeChunks(ctx, w.b, rec.ID)
+	}
+	for i, p := range w.group {
+		outs[i].Revision = seq
+		p.finish(outs[i], nil)
+	}
+	w.group = nil
+	return nil
+}
+
+func (p *pending) bytes() int64 {
+	if p.Upload != nil {
+		return p.Upload.Size
+	}
+	return int64(len(p.Content))
+}
+
+func (w *writer) remove(ctx context.Context, rec *record.Record) error {
+	if !rec.Exists() {
+		w.group[0].finish(Outcome{}, nil)
+		return nil
+	}
+	return w.publish(ctx, rec, &record.Record{ID: rec.ID, Deleted: true})
+}
+
+func (w *writer) overwrite(ctx context.Context, rec *record.Record) error {
+	p := w.group[0]
+	if err := w.a.checkSize(p.bytes()); err != nil {
+		return err
+	}
+	if err := w.a.checkQuota(ctx, w.b, p.bytes(), rec.Size); err != nil {
+		return err
+	}
+	if w.prep == nil {
+		var err error
+		if p.Upload != nil {
+			w.prep, err = w.a.prepareUpload(ctx, w.b, p.Upload)
+		} else {
+			w.prep, err = w.a.prepare(ctx, w.b, p.Content)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	if p.Upload != nil {
+		if err := w.a.claimUpload(ctx, w.b, p); err != nil {
+			return err
+		}
+	}
+	next, err := w.prep.record()
+	if err != nil {
+		return err
+	}
+	err = w.publish(ctx, rec, next)
+	if err == nil && p.Upload != nil && next.ID != p.Upload.UploadID {
+		w.a.jan.purgeChunks(ctx, w.b, p.Upload.UploadID)
+	}
+	return err
+}
+
+func (a *Area) checkSize(size int64) error {
+	if size > a.cfg.MaxFileSize {
+		return errcode.OverLimit(errcode.TooLarge, a.cfg.MaxFileSize, size, "the file would be %d bytes, at most %d are allowed", size, a.cfg.MaxFileSize)
+	}
+	return nil
+}

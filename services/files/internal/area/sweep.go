@@ -1,0 +1,126 @@
+package area
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/toolbus/toolbus/contracts/subject"
+	"github.com/toolbus/toolbus/services/files/internal/record"
+	"github.com/toolbus/toolbus/services/files/internal/stream"
+)
+
+// Sweep removes what crashes and abandoned uploads left behind in every
+// tenant's store, once it is older than OrphanAge: chunks that no file names,
+// superseded metadata, delete markers and claims. Chunks that a file names are
+// never touched. Replicas may sweep at the same time.
+func (a *Area) Sweep(ctx context.Context) error {
+	const prefix = "OBJ_"
+	var errs []error
+	names := a.js.StreamNames(ctx)
+	for name := range names.Name() {
+		tenant, ok := strings.CutPrefix(name, prefix+subject.FilesBucket(""))
+		if !ok || subject.CheckTenant(tenant) != nil {
+			continue
+		}
+		if err := a.sweep(ctx, a.bucket(tenant)); err != nil && !errors.Is(err, stream.ErrNoStream) {
+			errs = append(errs, fmt.Errorf("tenant %s: %w", tenant, err))
+		}
+	}
+	if err := names.Err(); err != nil {
+		errs = append(errs, err)
+	}
+	return errors.Join(errs...)
+}
+
+func (a *Area) sweep(ctx context.Context, b *bucket) error {
+	old := a.now().Add(-a.cfg.OrphanAge)
+	// Chunks first, metadata second: a file committed in between is then known.
+	chunks, err := b.reader.Info(ctx, b.chunks())
+	if err != nil {
+		return err
+	}
+	named, dirty, err := a.sweepMetadata(ctx, b, old, chunks.Subjects)
+	if err != nil {
+		return err
+	}
+	removed := 0
+	for s := range chunks.Subjects {
+		if named[b.chunkID(s)] {
+			continue
+		}
+		last, err := b.reader.Last(ctx, s)
+		switch {
+		case errors.Is(err, stream.ErrNone):
+			continue
+		case err != nil:
+			return err
+		case last.Time.After(old):
+			continue // an upload or a write under way
+		}
+		if err := b.reader.Purge(ctx, s); err != nil {
+			return err
+		}
+		removed++
+	}
+	if removed > 0 {
+		a.log.Info("removed chunks that no file names", "tenant", b.tenant, "ids", removed)
+	}
+	for _, r := range dirty {
+		last, err := b.reader.Last(ctx, b.chunk(r.ID))
+		if err == nil && last.Seq > r.Tail && last.Time.Before(old) {
+			err = a.repairTail(ctx, b, r)
+		}
+		if err != nil && !errors.Is(err, errAgain) && !errors.Is(err, stream.ErrNone) {
+			return err
+		}
+	}
+	return b.reader.Walk(ctx, b.claims(), 0, 0, func(m stream.Msg) error {
+		// Longer than its chunks could be committed a second time.
+		if a.now().Sub(m.Time) < 2*a.cfg.OrphanAge {
+			return stream.Stop
+		}
+		return b.reader.Delete(ctx, m.Seq)
+	})
+}
+
+// sweepMetadata removes superseded and deleted files' metadata. It returns the
+// chunk ids that files name, and the files with chunks behind their tail.
+func (a *Area) sweepMetadata(ctx context.Context, b *bucket, old time.Time, chunks map[string]uint64) (named map[string]bool, dirty []*record.Record, err error) {
+	named = map[string]bool{}
+	newest := map[string]*record.Record{}
+	var superseded []uint64
+	err = b.reader.Walk(ctx, b.metas(), 0, 0, func(m stream.Msg) error {
+		r, err := record.Decode(m.Data, m.Seq, m.Time)
+		if err != nil {
+			return err // better to keep everything than to remove what it names
+		}
+		if last := newest[m.Subject]; last != nil {
+			superseded = append(superseded, last.Revision)
+		}
+		newest[m.Subject] = r
+		return nil
+	})
+	if err != nil {
+		return nil, nil, err
+	}
+	for _, r := range newest {
+		switch {
+		case r.Exists():
+			named[r.ID] = true
+			if r.State != nil && chunks[b.chunk(r.ID)] > uint64(r.Chunks) {
+				dirty = append(dirty, r)
+			}
+		case r.Modified.Before(old):
+			superseded = append(superseded, r.Revision)
+		}
+	}
+	for _, seq := range superseded {
+		if err := b.reader.Delete(ctx, seq); err != nil {
+			return nil, nil, err
+		}
+	}
+	return named, dirty, nil
+}

@@ -1,0 +1,192 @@
+package area
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"strconv"
+	"time"
+
+	"github.com/nats-io/nats.go"
+
+	"github.com/toolbus/toolbus/contracts/errcode"
+	"github.com/toolbus/toolbus/contracts/message"
+	"github.com/toolbus/toolbus/services/files/internal/stream"
+	"github.com/toolbus/toolbus/services/internal/jet"
+)
+
+// MaxChunks is the most chunks of one upload.
+const MaxChunks = 1 << 20
+
+// Open makes the tenant's stream, so that it captures the chunks of an upload,
+// and refuses one that cannot fit.
+func (a *Area) Open(ctx context.Context, tenant, path string, size int64) error {
+	b := a.bucket(tenant)
+	if err := a.checkSize(size); err != nil {
+		return err
+	}
+	rec, err := a.load(ctx, b, path)
+	if err != nil {
+		return err
+	}
+	if err := a.checkQuota(ctx, b, size, rec.Size); err != nil {
+		return err
+	}
+	return a.ensure(ctx, b)
+}
+
+// prepareUpload verifies the stored chunks of an upload against what the
+// client says they are. In order and complete they become a file's chunks as
+// they are; chunks that arrived out of order, or twice, are copied.
+func (a *Area) prepareUpload(ctx context.Context, b *bucket, u *message.FileChunks) (*prepared, error) {
+	if u.Chunks == 0 && u.Size == 0 {
+		p := newPrepared()
+		return p, checkDigest(p, u)
+	}
+	last, err := b.reader.Last(ctx, b.chunk(u.UploadID))
+	if errors.Is(err, stream.ErrNone) || errors.Is(err, stream.ErrNoStream) ||
+		err == nil && a.now().Sub(last.Time) > a.cfg.UploadAge {
+		return nil, errcode.New(errcode.NotFound, "upload %q has no chunks, or they have expired", u.UploadID)
+	}
+	if err != nil {
+		return nil, err
+	}
+	p := &prepared{id: u.UploadID, hash: sha256.New(), tail: last.Seq}
+	at := make(map[int]uint64, min(u.Chunks, 4096))
+	inOrder := true
+	var stored int64
+	visit := func(m stream.Msg) error {
+		if m.Seq > last.Seq {
+			return stream.Stop
+		}
+		if stored += int64(len(m.Data)); stored > 2*u.Size+64<<20 {
+			return errcode.Field("upload.size", "%d bytes were announced, far more were stored", u.Size)
+		}
+		n, err := strconv.Atoi(m.Header.Get(headerChunk))
+		if err != nil || n < 0 || n >= u.Chunks {
+			inOrder = false
+			return nil
+		}
+		if _, twice := at[n]; twice || n != p.chunks || len(m.Data) == 0 {
+			inOrder = false
+		}
+		at[n] = m.Seq
+		if inOrder {
+			p.hash.Write(m.Data)
+			p.chunks, p.size = p.chunks+1, p.size+int64(len(m.Data))
+		}
+		return nil
+	}
+	if err := a.walkTo(ctx, b, u.UploadID, last.Seq, visit); err != nil {
+		return nil, err
+	}
+	for i := range u.Chunks {
+		if at[i] == 0 {
+			return nil, errcode.Field("upload.chunks", "chunk %d of %d was not stored", i, u.Chunks)
+		}
+	}
+	if !inOrder {
+		if p, err = a.copyChunks(ctx, b, u, at); err != nil {
+			return nil, err
+		}
+	}
+	if err := checkDigest(p, u); err != nil {
+		if p.own {
+			a.jan.purgeChunks(ctx, b, p.id)
+		}
+		return nil, err
+	}
+	return p, nil
+}
+
+func checkDigest(p *prepared, u *message.FileChunks) error {
+	if p.size != u.Size {
+		return errcode.Field("upload.size", "%d bytes were announced, %d were stored", u.Size, p.size)
+	}
+	if sum := hex.EncodeToString(p.hash.Sum(nil)); sum != u.SHA256 {
+		return errcode.Field("upload.sha256", "the stored chunks have SHA-256 %s", sum)
+	}
+	return nil
+}
+
+// walkTo walks the chunks of an id up to sequence last, which is known to be
+// stored; a replica that is behind is given a moment.
+func (a *Area) walkTo(ctx context.Context, b *bucket, id string, last uint64, visit func(stream.Msg) error) error {
+	var seen uint64
+	for try := range 10 {
+		err := b.reader.Walk(ctx, b.chunk(id), seen+1, 0, func(m stream.Msg) error {
+			seen = m.Seq
+			return visit(m)
+		})
+		if err != nil || seen >= last {
+			return err
+		}
+		if err := pause(ctx, 10*time.Millisecond<<min(try, 4)); err != nil {
+			return err
+		}
+	}
+	return errcode.New(errcode.Unavailable, "stored chunks cannot be read yet")
+}
+
+func (a *Area) copyChunks(ctx context.Context, b *bucket, u *message.FileChunks, at map[int]uint64) (*prepared, error) {
+	p := newPrepared()
+	for i := range u.Chunks {
+		m, err := b.reader.At(ctx, at[i])
+		if err == nil && m.Subject != b.chunk(u.UploadID) {
+			err = errcode.New(errcode.Internal, "chunk %d of upload %q is not there", i, u.UploadID)
+		}
+		if errors.Is(err, stream.ErrNone) {
+			err = errcode.New(errcode.Unavailable, "stored chunks cannot be read yet")
+		}
+		if err == nil {
+			err = a.add(ctx, b, p, m.Data)
+		}
+		if err != nil {
+			a.jan.purgeChunks(ctx, b, p.id)
+			return nil, err
+		}
+	}
+	return p, nil
+}
+
+// claim is who commits an upload. It keeps one set of chunks from becoming two
+// files, of which each would remove the other's chunks.
+type claim struct {
+	Path string `json:"path"`
+	Op   string `json:"op"`
+}
+
+// claimUpload makes this change the upload's only one.
+func (a *Area) claimUpload(ctx context.Context, b *bucket, p *pending) error {
+	mine := claim{Path: p.Path, Op: hex.EncodeToString(p.key[:])}
+	data, err := json.Marshal(mine)
+	if err != nil {
+		return err
+	}
+	m := nats.NewMsg(b.claim(p.Upload.UploadID))
+	m.Data = data
+	_, err = a.put(ctx, b, m, 0)
+	if !errors.Is(err, jet.ErrRevision) {
+		return err
+	}
+	last, err := b.reader.Last(ctx, m.Subject)
+	if err != nil {
+		return err
+	}
+	var theirs claim
+	if err := json.Unmarshal(last.Data, &theirs); err != nil || theirs != mine {
+		return errcode.New(errcode.Conflict, "upload %q was committed before", p.Upload.UploadID)
+	}
+	return nil
+}
+
+func pause(ctx context.Context, d time.Duration) error {
+	select {
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-time.After(d):
+		return nil
+	}
+}

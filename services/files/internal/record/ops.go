@@ -1,0 +1,115 @@
+package record
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"encoding/base64"
+	"encoding/binary"
+	"time"
+)
+
+// How many operations a file remembers, and for how long. A retry that comes
+// later, or after more operations on the same file, is not recognised.
+const (
+	MaxOps = 256
+	OpAge  = 10 * time.Minute
+)
+
+// Kinds of operations.
+const (
+	KindOverwrite = 'o'
+	KindAppend    = 'a'
+	KindCreate    = 'c'
+	KindDelete    = 'd'
+)
+
+// OpKey stands for an opId.
+type OpKey [12]byte
+
+// KeyOf makes an opId's key.
+func KeyOf(opID string) OpKey {
+	sum := sha256.Sum256([]byte(opID))
+	return OpKey(sum[:12])
+}
+
+// Op is a finished operation with its answer. It travels in the metadata
+// message that made it true, so both are there or neither.
+type Op struct {
+	Key      OpKey
+	Kind     byte
+	At       int64  // Unix seconds
+	Bytes    int64  // written
+	Size     int64  // of the file afterwards
+	Revision uint64 // 0: the message that carries it
+}
+
+// Find returns the operation with a key.
+func (r *Record) Find(key OpKey) (Op, bool) {
+	for _, op := range r.Ops {
+		if op.Key == key {
+			return op, true
+		}
+	}
+	return Op{}, false
+}
+
+// Carry returns the operations that the next revision carries on, with room
+// for more new ones.
+func (r *Record) Carry(now time.Time, room int) []Op {
+	oldest := now.Add(-OpAge).Unix()
+	kept := make([]Op, 0, len(r.Ops)+room)
+	for _, op := range r.Ops {
+		if op.At >= oldest {
+			kept = append(kept, op)
+		}
+	}
+	if over := len(kept) + room - MaxOps; over > 0 {
+		kept = kept[min(over, len(kept)):]
+	}
+	return kept
+}
+
+// packOps writes operations compactly: many files carry some on every write.
+func packOps(ops []Op) string {
+	var b []byte
+	for _, op := range ops {
+		b = append(b, op.Key[:]...)
+		b = append(b, op.Kind)
+		b = binary.AppendUvarint(b, uint64(op.At))
+		b = binary.AppendUvarint(b, uint64(op.Bytes))
+		b = binary.AppendUvarint(b, uint64(op.Size))
+		b = binary.AppendUvarint(b, op.Revision)
+	}
+	return base64.RawStdEncoding.EncodeToString(b)
+}
+
+// unpackOps reads them; what is unreadable is left out. Operations of the
+// carrying message get its revision.
+func unpackOps(s string, revision uint64) []Op {
+	raw, err := base64.RawStdEncoding.DecodeString(s)
+	if err != nil {
+		return nil
+	}
+	var ops []Op
+	for b := bytes.NewReader(raw); b.Len() > 0; {
+		var op Op
+		if n, err := b.Read(op.Key[:]); err != nil || n != len(op.Key) {
+			return ops
+		}
+		if op.Kind, err = b.ReadByte(); err != nil {
+			return ops
+		}
+		var v [4]uint64
+		for i := range v {
+			if v[i], err = binary.ReadUvarint(b); err != nil {
+				return ops
+			}
+		}
+		op.At, op.Bytes, op.Size, op.Revision = int64(v[0]), int64(v[1]), int64(v[2]), v[3]
+		if op.Revision == 0 {
+			op.Revision = revision
+		}
+		ops = append(ops, op)
+	}
+	return ops
+}

@@ -1,0 +1,140 @@
+package stream
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+	"go.uber.org/goleak"
+
+	"github.com/toolbus/toolbus/contracts/errcode"
+	"github.com/toolbus/toolbus/pkg/natstest"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+func setup(t *testing.T) (*natstest.Server, jetstream.JetStream, Reader) {
+	t.Helper()
+	s := natstest.Start(t)
+	nc := s.Connect()
+	js, err := jetstream.New(nc)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := js.CreateStream(t.Context(), jetstream.StreamConfig{Name: "S", Subjects: []string{"s.>"}, AllowDirect: true}); err != nil {
+		t.Fatal(err)
+	}
+	return s, js, Reader{Conn: nc, Name: "S"}
+}
+
+func publish(t *testing.T, js jetstream.JetStream, subject, data string) uint64 {
+	t.Helper()
+	m := nats.NewMsg(subject)
+	m.Header.Set("K", "v")
+	m.Data = []byte(data)
+	ack, err := js.PublishMsg(t.Context(), m)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return ack.Sequence
+}
+
+// The leader and any replica give the same message, or the same error.
+func TestLast(t *testing.T) {
+	_, js, r := setup(t)
+	publish(t, js, "s.a", "1")
+	seq := publish(t, js, "s.a", "2")
+	publish(t, js, "s.b", "3")
+	for _, replicated := range []bool{false, true} {
+		r.Replicated = replicated
+		m, err := r.Last(t.Context(), "s.a")
+		if err != nil || m.Seq != seq || string(m.Data) != "2" || m.Header.Get("K") != "v" || m.Subject != "s.a" || m.Time.IsZero() {
+			t.Errorf("replicated %v: %+v, %v", replicated, m, err)
+		}
+		if _, err := r.Last(t.Context(), "s.none"); !errors.Is(err, ErrNone) {
+			t.Errorf("replicated %v: %v", replicated, err)
+		}
+		none := Reader{Conn: r.Conn, Name: "NONE", Replicated: replicated}
+		if _, err := none.Last(t.Context(), "s.a"); !errors.Is(err, ErrNoStream) {
+			t.Errorf("replicated %v: %v", replicated, err)
+		}
+		if err := none.Walk(t.Context(), "s.>", 0, 0, func(Msg) error { return nil }); !errors.Is(err, ErrNoStream) {
+			t.Errorf("replicated %v: %v", replicated, err)
+		}
+	}
+	if m, err := r.At(t.Context(), seq); err != nil || string(m.Data) != "2" {
+		t.Errorf("%+v, %v", m, err)
+	}
+	if _, err := r.At(t.Context(), 99); !errors.Is(err, ErrNone) {
+		t.Error(err)
+	}
+}
+
+func TestWalkAndRemove(t *testing.T) {
+	_, js, r := setup(t)
+	const n = 2*walkBatch + 7
+	for i := range n {
+		publish(t, js, fmt.Sprintf("s.%d", i%2), fmt.Sprint(i))
+	}
+	next := 0
+	walk := func(subject string, step int) func(Msg) error {
+		return func(m Msg) error {
+			if string(m.Data) != fmt.Sprint(next) {
+				return fmt.Errorf("got %s, want %d", m.Data, next)
+			}
+			next += step
+			return nil
+		}
+	}
+	for _, hint := range []int64{0, 3000} {
+		next = 0
+		if err := r.Walk(t.Context(), "s.>", 0, hint, walk("s.>", 1)); err != nil || next != n {
+			t.Errorf("hint %d: %d messages, %v", hint, next, err)
+		}
+	}
+	next = 1
+	if err := r.Walk(t.Context(), "s.1", 0, 0, walk("s.1", 2)); err != nil || next < n {
+		t.Errorf("%d, %v", next, err)
+	}
+	seen := 0
+	if err := r.Walk(t.Context(), "s.>", 0, 0, func(Msg) error { seen++; return Stop }); err != nil || seen != 1 {
+		t.Errorf("stopped after %d, %v", seen, err)
+	}
+	for range 2 {
+		if err := r.Delete(t.Context(), 1); err != nil {
+			t.Error(err)
+		}
+	}
+	if err := r.Purge(t.Context(), "s.1"); err != nil {
+		t.Error(err)
+	}
+	st, err := r.Info(t.Context(), "s.>")
+	if err != nil || len(st.Subjects) != 1 || st.Subjects["s.0"] != n/2 || st.Bytes == 0 {
+		t.Errorf("%+v, %v", st, err)
+	}
+}
+
+// A walk that is cut short says so, and a server that is away is unavailable,
+// not empty.
+func TestAway(t *testing.T) {
+	s, js, r := setup(t)
+	publish(t, js, "s.a", "1")
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if err := r.Walk(ctx, "s.a", 0, 0, func(Msg) error { return nil }); err == nil {
+		t.Error("a cancelled walk ended well")
+	}
+	s.Down()
+	ctx, cancel = context.WithTimeout(t.Context(), 500*time.Millisecond)
+	defer cancel()
+	if _, err := r.Last(ctx, "s.a"); !errors.Is(err, errcode.Unavailable) {
+		t.Errorf("got %v", err)
+	}
+	if err := r.Walk(ctx, "s.a", 0, 0, func(Msg) error { return nil }); !errors.Is(err, errcode.Unavailable) {
+		t.Errorf("got %v", err)
+	}
+}
