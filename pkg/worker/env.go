@@ -1,0 +1,57 @@
+package worker
+
+import (
+	"context"
+	"encoding/json"
+	"strconv"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/nats-io/nats.go"
+
+	"github.com/toolbus/toolbus/contracts/message"
+	"github.com/toolbus/toolbus/contracts/subject"
+	"github.com/toolbus/toolbus/pkg/bus"
+	"github.com/toolbus/toolbus/pkg/files"
+	"github.com/toolbus/toolbus/pkg/store"
+	"github.com/toolbus/toolbus/pkg/tool"
+	"github.com/toolbus/toolbus/pkg/toolstate"
+)
+
+// env gives one call its capabilities, over the worker's connection. Tenant,
+// agent and tool are fixed here: a tool cannot ask for another's.
+type env struct {
+	w     *Worker
+	who   subject.Agent
+	tool  string
+	chat  string
+	call  string
+	depth int
+}
+
+func (e *env) State(namespace string) tool.State {
+	return toolstate.New(e.w.nc, e.who.Tenant).Scratch(e.chat, namespace)
+}
+
+func (e *env) Store() tool.Store { return store.New(e.w.nc, e.who.Tenant, e.who.Agent, e.tool) }
+
+func (e *env) Files() tool.Files { return files.New(e.w.nc, e.who.Tenant) }
+
+func (e *env) CallTool(ctx context.Context, name string, arguments json.RawMessage) (tool.Result, error) {
+	if err := subject.CheckName("tool", name); err != nil {
+		return tool.Result{}, err
+	}
+	spill := bus.Spill{Family: subject.FamilyWorker, Tenant: e.who.Tenant, Agent: e.who.Agent, Max: e.w.cfg.MaxBody}
+	req := message.CallRequest{CallID: uuid.NewString(), ChatID: e.chat, Arguments: arguments}
+	header := nats.Header{message.HeaderDepth: {strconv.Itoa(e.depth + 1)}}
+	r, err := bus.CallTool(ctx, e.w.nc, spill, subject.WorkerCall(e.who.Tenant, e.who.Agent, name), req, header, nil)
+	return tool.Result{Success: r.Success, Content: r.Content, ErrorMessage: r.ErrorMessage, Data: r.Data}, err
+}
+
+func (e *env) Progress(progress json.RawMessage) {
+	if m, err := bus.NewMsg(subject.AgentProgress(e.who.Tenant, e.who.Agent, e.call), message.ProgressEvent{Progress: progress}); err == nil && int64(len(m.Data)) <= bus.MaxBody(e.w.nc) {
+		_ = e.w.nc.PublishMsg(m)
+	}
+}
+
+func (e *env) Now() time.Time { return time.Now() }

@@ -1,0 +1,107 @@
+package worker
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/nats-io/nats.go"
+
+	"github.com/toolbus/toolbus/contracts/errcode"
+	"github.com/toolbus/toolbus/contracts/message"
+	"github.com/toolbus/toolbus/contracts/subject"
+	"github.com/toolbus/toolbus/pkg/bus"
+	"github.com/toolbus/toolbus/pkg/cache"
+	"github.com/toolbus/toolbus/pkg/tool"
+)
+
+const (
+	// maxConfigAge is how long a configuration is believed without asking:
+	// change events are at most once.
+	maxConfigAge = 5 * time.Second
+	// askAgainEvery limits how often one agent's refusals ask the registry.
+	askAgainEvery = 200 * time.Millisecond
+)
+
+type agentKey struct{ tenant, agent string }
+
+// grants knows what the registry grants to each agent.
+type grants struct {
+	configs *cache.Cache[agentKey, message.AgentEntry]
+
+	mu    sync.Mutex
+	asked map[agentKey]time.Time
+}
+
+func newGrants(nc *nats.Conn) (*grants, error) {
+	g := &grants{asked: map[agentKey]time.Time{}}
+	g.configs = cache.New(maxConfigAge, func(ctx context.Context, k agentKey) (message.AgentEntry, error) {
+		var e message.AgentEntry
+		err := bus.Retry(ctx, nc, subject.Registry(k.tenant, "get"), message.RegistryGet{AgentID: k.agent}, &e)
+		return e, err
+	})
+	_, err := nc.Subscribe(subject.ChangesAgents(), func(m *nats.Msg) {
+		switch tenant, agent, err := subject.ParseChangesAgent(m.Subject); {
+		case err != nil:
+		case agent == "": // rare: the tenant's settings, which every agent's configuration carries
+			g.configs.Drop()
+		default:
+			g.configs.DropKey(agentKey{tenant, agent})
+		}
+	})
+	if err != nil {
+		return nil, fmt.Errorf("subscribe configuration changes: %w", err)
+	}
+	return g, nil
+}
+
+func (g *grants) drop() { g.configs.Drop() }
+
+// settings returns the settings of a tool for an agent, or why it may not be
+// called: not_found for an unknown agent, not_allowed for a tool not granted.
+func (g *grants) settings(ctx context.Context, who subject.Agent, def tool.Definition) (json.RawMessage, error) {
+	k := agentKey{who.Tenant, who.Agent}
+	entry, err := g.configs.Get(ctx, k)
+	s, err := grant(who, def, entry, err)
+	refused := errors.Is(err, errcode.NotAllowed) || errors.Is(err, errcode.NotFound)
+	if !refused || !g.mayAskAgain(k) {
+		return s, err
+	}
+	// The refusal may rest on a configuration that has just changed.
+	entry, err = g.configs.Fresh(ctx, k)
+	return grant(who, def, entry, err)
+}
+
+func grant(who subject.Agent, def tool.Definition, entry message.AgentEntry, err error) (json.RawMessage, error) {
+	if errors.Is(err, errcode.NotFound) {
+		return nil, errcode.New(errcode.NotFound, "no agent %q in tenant %q", who.Agent, who.Tenant)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("configuration of agent %s: %w", who.Agent, err)
+	}
+	settings, listed := entry.Config.Tools[def.Name]
+	switch {
+	case listed && len(settings) > 0 && string(settings) != "null":
+		return settings, nil
+	case listed, who.Family == subject.FamilyWorker && def.Internal:
+		return json.RawMessage("{}"), nil
+	}
+	return nil, errcode.New(errcode.NotAllowed, "agent %q has no tool %q", who.Agent, def.Name)
+}
+
+func (g *grants) mayAskAgain(k agentKey) bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	now := time.Now()
+	if now.Sub(g.asked[k]) < askAgainEvery {
+		return false
+	}
+	if len(g.asked) > 10_000 { // foreign names must not fill the memory
+		clear(g.asked)
+	}
+	g.asked[k] = now
+	return true
+}

@@ -1,0 +1,40 @@
+package worker
+
+import (
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/toolbus/toolbus/contracts/errcode"
+	"github.com/toolbus/toolbus/pkg/telemetry"
+	"github.com/toolbus/toolbus/pkg/tool"
+)
+
+type metrics struct {
+	calls   *prometheus.CounterVec
+	seconds *prometheus.HistogramVec
+}
+
+func newMetrics(reg prometheus.Registerer) metrics {
+	return metrics{
+		calls: telemetry.Register(reg, prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "toolbus_tool_calls_total", Help: "Calls of a tool by outcome: ok, failed (the tool said so) or an error code.",
+		}, []string{"tool", "outcome"})),
+		seconds: telemetry.Register(reg, prometheus.NewHistogramVec(prometheus.HistogramOpts{
+			Name: "toolbus_tool_seconds", Help: "Time a call of a tool took.",
+			Buckets: prometheus.ExponentialBuckets(0.0005, 4, 10),
+		}, []string{"tool"})),
+	}
+}
+
+func (m metrics) done(name string, err error, res *tool.Result, start time.Time) {
+	outcome := "ok"
+	switch {
+	case err != nil:
+		outcome = string(errcode.Of(err))
+	case res != nil && !res.Success:
+		outcome = "failed"
+	}
+	m.calls.WithLabelValues(name, outcome).Inc()
+	m.seconds.WithLabelValues(name).Observe(time.Since(start).Seconds())
+}

@@ -1,0 +1,276 @@
+package worker
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"runtime/debug"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/nats-io/nats.go"
+
+	"github.com/toolbus/toolbus/contracts/errcode"
+	"github.com/toolbus/toolbus/contracts/message"
+	"github.com/toolbus/toolbus/contracts/subject"
+	"github.com/toolbus/toolbus/pkg/arguments"
+	"github.com/toolbus/toolbus/pkg/bus"
+	"github.com/toolbus/toolbus/pkg/telemetry"
+	"github.com/toolbus/toolbus/pkg/tool"
+)
+
+// maxDepth ends tools that call each other in a circle.
+const maxDepth = 16
+
+// hosted is one tool in this worker.
+type hosted struct {
+	tool    tool.Tool
+	def     tool.Definition
+	schema  *arguments.Schema
+	timeout time.Duration
+	slots   chan struct{}
+	log     telemetry.Logger
+}
+
+func (w *Worker) host(t tool.Tool) (*hosted, error) {
+	d := t.Definition()
+	if err := d.Validate(); err != nil {
+		return nil, fmt.Errorf("tool %q: %w", d.Name, err)
+	}
+	schema, err := arguments.Compile(d.InputSchema)
+	if err != nil {
+		return nil, fmt.Errorf("tool %q: %w", d.Name, err)
+	}
+	h := &hosted{tool: t, def: d, schema: schema, timeout: d.Timeout, log: w.log.Module("Tool_" + d.Name)}
+	if h.timeout == 0 {
+		h.timeout = w.cfg.Timeout
+	}
+	n := d.MaxConcurrent
+	if n == 0 {
+		n = w.cfg.MaxConcurrent
+	}
+	h.slots = make(chan struct{}, n)
+	return h, nil
+}
+
+func (w *Worker) names() []string { return slices.Sorted(maps.Keys(w.tools)) }
+
+func (w *Worker) definitions() []message.ToolDefinition {
+	defs := make([]message.ToolDefinition, 0, len(w.tools))
+	for _, n := range w.names() {
+		h := w.tools[n]
+		defs = append(defs, message.ToolDefinition{
+			Name: h.def.Name, Description: h.def.Description, InputSchema: h.def.InputSchema,
+			Internal: h.def.Internal, Version: h.def.Version, TimeoutMs: h.timeout.Milliseconds(),
+		})
+	}
+	return defs
+}
+
+// serve answers one call: from an agent, or from another tool.
+func (w *Worker) serve(ctx context.Context, h *hosted, in *bus.Incoming) (any, error) {
+	start := time.Now()
+	who, err := subject.ParseAgent(in.Subject)
+	if err != nil {
+		return nil, err
+	}
+	spill := bus.Spill{Family: subject.FamilyWorker, Tenant: who.Tenant, Agent: who.Agent, Max: w.cfg.MaxBody}
+	stopBeats := func() {}
+	defer func() { stopBeats() }()
+	beats := func(callID string) {
+		stopBeats()
+		if in.Header.Get(message.HeaderBeats) == "1" {
+			stopBeats = startBeats(w.nc, subject.AgentProgress(who.Tenant, who.Agent, callID))
+		}
+	}
+	if id := in.Header.Get(message.HeaderCallID); subject.CheckName("callId", id) == nil {
+		beats(id) // fetching a large body takes a while
+	}
+	body, err := spill.In(ctx, w.nc, in.Header, in.Data)
+	if err != nil {
+		return nil, err
+	}
+	req, depth, err := readCall(body, in.Header)
+	if err != nil {
+		return nil, err
+	}
+	beats(req.CallID)
+	timeout := h.timeout
+	if t := time.Duration(req.TimeoutMs) * time.Millisecond; t > 0 && t < timeout {
+		timeout = t
+	}
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	ctx, done := context.WithTimeoutCause(ctx, timeout, errcode.New(errcode.Timeout, "%s did not finish within %s", h.def.Name, timeout))
+	defer done()
+	leave := w.running.enter(callKey{who.Tenant, who.Agent, req.CallID}, cancel)
+	defer leave()
+
+	call, redact, err := w.prepare(ctx, h, who, req, depth)
+	if err != nil {
+		w.metrics.done(h.def.Name, err, nil, start)
+		return nil, err
+	}
+	select {
+	case h.slots <- struct{}{}:
+	case <-ctx.Done():
+		err := ended(ctx)
+		if err.Code == errcode.Timeout {
+			err = errcode.New(errcode.Overloaded, "%s had no free slot in this worker before the call's deadline", h.def.Name)
+		}
+		w.metrics.done(h.def.Name, err, nil, start)
+		return nil, err
+	}
+	res, err := h.execute(ctx, call, redact)
+	w.metrics.done(h.def.Name, err, &res, start)
+	if err != nil {
+		return nil, err
+	}
+	return w.result(ctx, spill, req.CallID, res, redact, start)
+}
+
+// readCall reads and checks the envelope of a call.
+func readCall(body []byte, header nats.Header) (message.CallRequest, int, error) {
+	var req message.CallRequest
+	if err := bus.DecodeBody(body, &req); err != nil {
+		return req, 0, err
+	}
+	if req.CallID == "" {
+		req.CallID = uuid.NewString()
+	} else if err := subject.CheckName("callId", req.CallID); err != nil {
+		return req, 0, err
+	}
+	if req.ChatID != "" {
+		if err := subject.CheckFree("chatId", req.ChatID); err != nil {
+			return req, 0, err
+		}
+	}
+	if req.TimeoutMs < 0 {
+		return req, 0, errcode.Field("timeoutMs", "must not be negative")
+	}
+	if req.IdempotencyKey != "" {
+		// Taking it and then running twice would break a promise.
+		return req, 0, errcode.Field("idempotencyKey", "is not supported by this worker")
+	}
+	depth := 0
+	if d := header.Get(message.HeaderDepth); d != "" {
+		var err error
+		if depth, err = strconv.Atoi(d); err != nil || depth < 0 {
+			return req, 0, errcode.Field(message.HeaderDepth, "must be a number")
+		}
+		if depth > maxDepth {
+			return req, 0, errcode.New(errcode.InvalidRequest, "tools call each other more than %d deep", maxDepth)
+		}
+	}
+	return req, depth, nil
+}
+
+// prepare checks the grant and the arguments and makes the tool's Call.
+func (w *Worker) prepare(ctx context.Context, h *hosted, who subject.Agent, req message.CallRequest, depth int) (*tool.Call, redactor, error) {
+	settings, err := w.grants.settings(ctx, who, h.def)
+	if err != nil {
+		return nil, nil, err
+	}
+	args, err := h.schema.Check(req.Arguments)
+	if err != nil {
+		return nil, nil, err
+	}
+	settings, redact, err := w.secrets.resolve(settings)
+	if err != nil {
+		return nil, nil, err
+	}
+	call := tool.Call{
+		Tenant: who.Tenant, Agent: who.Agent, Chat: req.ChatID, ID: req.CallID, InstanceID: w.id,
+		Arguments: args, Settings: settings,
+		Log: redact.logger(h.log.With("tenant", who.Tenant, "agent", who.Agent, "call", req.CallID)),
+	}
+	return call.WithEnv(&env{w: w, who: who, tool: h.def.Name, chat: req.ChatID, call: req.CallID, depth: depth}), redact, nil
+}
+
+// execute runs the tool in a goroutine of its own, so that one that ignores its
+// ctx cannot hold up the answer. It keeps its slot until it really returns.
+func (h *hosted) execute(ctx context.Context, call *tool.Call, redact redactor) (tool.Result, error) {
+	type outcome struct {
+		res tool.Result
+		err error
+	}
+	done := make(chan outcome, 1)
+	go func() {
+		defer func() { <-h.slots }()
+		out := outcome{err: errcode.New(errcode.Internal, "%s ended without an answer", h.def.Name)} // runtime.Goexit
+		defer func() {
+			if p := recover(); p != nil {
+				h.log.Error("tool panicked", "call", call.ID, "panic", redact.text(fmt.Sprint(p)), "stack", redact.text(string(debug.Stack())))
+				out = outcome{err: errcode.New(errcode.Internal, "%s failed unexpectedly (it panicked)", h.def.Name)}
+			}
+			done <- out
+		}()
+		res, err := h.tool.Execute(ctx, call)
+		out = outcome{res, err}
+	}()
+	var out outcome
+	select {
+	case out = <-done:
+	case <-ctx.Done():
+		select {
+		case out = <-done: // both at once: the answer counts
+		default:
+			return tool.Result{}, ended(ctx)
+		}
+	}
+	if out.err == nil {
+		return out.res, nil
+	}
+	if ctx.Err() != nil {
+		return tool.Result{}, ended(ctx)
+	}
+	e := *errcode.From(out.err)
+	e.Message = redact.text(e.Message)
+	if e.Code == errcode.Internal {
+		h.log.Error("tool failed", "call", call.ID, "err", e.Message)
+	}
+	return tool.Result{}, &e
+}
+
+// ended says why a call's ctx ended.
+func ended(ctx context.Context) *errcode.Error { return errcode.From(context.Cause(ctx)) }
+
+// result makes the reply, spilled when it does not fit one message.
+func (w *Worker) result(ctx context.Context, spill bus.Spill, callID string, res tool.Result, redact redactor, start time.Time) (any, error) {
+	if len(res.Data) > 0 && !json.Valid(res.Data) {
+		return nil, errcode.New(errcode.Internal, "the tool's data is not valid JSON")
+	}
+	if res.Success && res.Content == "" && len(res.Data) > 0 {
+		res.Content = string(res.Data)
+	}
+	if !res.Success && res.ErrorMessage == "" {
+		res.ErrorMessage = "the tool failed and did not say why"
+	}
+	if res.Success {
+		res.ErrorMessage = ""
+	}
+	reply := message.CallReply{
+		CallID: callID, Success: res.Success,
+		Content:      strings.ToValidUTF8(res.Content, "\uFFFD"),
+		ErrorMessage: strings.ToValidUTF8(redact.text(res.ErrorMessage), "\uFFFD"),
+		Data:         res.Data, DurationMs: time.Since(start).Milliseconds(),
+	}
+	if int64(2*len(res.Data)) > bus.MaxBody(w.nc) && reply.Content == string(res.Data) {
+		reply.Content = "" // will be spilled: say it once, the reader fills it in
+	}
+	m, err := bus.ReplyMsg("", reply, nil)
+	if err != nil {
+		return nil, err
+	}
+	// The call is over; its deadline must not cut the answer off.
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 30*time.Second)
+	defer cancel()
+	if err := spill.Out(ctx, w.nc, m); err != nil {
+		return nil, fmt.Errorf("result of %s: %w", callID, err)
+	}
+	return bus.Raw{Header: m.Header, Data: m.Data}, nil
+}
