@@ -1,0 +1,241 @@
+package cli
+
+import (
+	"bytes"
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// nowhere is a port that refuses connections.
+const nowhere = "nats://127.0.0.1:1"
+
+type outcome struct {
+	code     int
+	out, err string
+}
+
+func run(t *testing.T, env map[string]string, stdin string, args ...string) outcome {
+	t.Helper()
+	var out, errs bytes.Buffer
+	code := Main(args, Streams{strings.NewReader(stdin), &out, &errs}, func(k string) (string, bool) { v, ok := env[k]; return v, ok })
+	return outcome{code, out.String(), errs.String()}
+}
+
+// fails checks the exit code, that stdout is empty, and the texts on stderr.
+func (o outcome) fails(t *testing.T, code int, want ...string) {
+	t.Helper()
+	if o.code != code || o.out != "" {
+		t.Errorf("exit %d, want %d; stdout %q", o.code, code, o.out)
+	}
+	if !strings.HasPrefix(o.err, "toolbus: ") {
+		t.Errorf("stderr does not begin as it should: %q", o.err)
+	}
+	for _, w := range want {
+		if !strings.Contains(o.err, w) {
+			t.Errorf("stderr %q does not contain %q", o.err, w)
+		}
+	}
+}
+
+func TestUsage(t *testing.T) {
+	for name, args := range map[string][]string{
+		"no verb":              {},
+		"unknown verb":         {"bogus"},
+		"unknown flag":         {"version", "--bogus"},
+		"unknown short flag":   {"version", "-z"},
+		"flag without value":   {"version", "-o"},
+		"bad output":           {"version", "-o", "xml"},
+		"empty output":         {"version", "-o", ""},
+		"bad timeout":          {"version", "--timeout", "soon"},
+		"negative timeout":     {"version", "--timeout", "-1s"},
+		"too many arguments":   {"version", "x"},
+		"get nothing":          {"get"},
+		"get unknown":          {"get", "bogus"},
+		"state nothing":        {"state"},
+		"state unknown":        {"state", "bogus"},
+		"files unknown":        {"files", "bogus"},
+		"call no tool":         {"call", "-t", "acme", "-a", "bot"},
+		"call no agent":        {"call", "x", "-t", "acme"},
+		"call no tenant":       {"call", "x", "-a", "bot"},
+		"call too many":        {"call", "x", "{}", "y", "-t", "acme", "-a", "bot"},
+		"apply no file":        {"apply", "-t", "acme"},
+		"apply no tenant":      {"apply", "x.json"},
+		"get agents no tenant": {"get", "agents"},
+		"get tools no tenant":  {"get", "tools", "-a", "bot"},
+		"state get no key":     {"state", "get", "-t", "acme", "-n", "n", "-c", "c"},
+		"state get no ns":      {"state", "get", "k", "-t", "acme", "-c", "c"},
+		"state get no chat":    {"state", "get", "k", "-t", "acme", "-n", "n"},
+		"state get no tenant":  {"state", "get", "k", "-n", "n", "-c", "c"},
+		"state all no chat":    {"state", "all", "-t", "acme", "-n", "n"},
+		"state list no tenant": {"state", "list"},
+		"files ls no tenant":   {"files", "ls"},
+		"files cat no path":    {"files", "cat", "-t", "acme"},
+		"files cat no tenant":  {"files", "cat", "x"},
+		"sync no tenant":       {"sync"},
+		"sync argument":        {"sync", "x", "-t", "acme"},
+		"up argument":          {"up", "x"},
+		"up bad listen":        {"up", "--listen", "4222"},
+		"up bad sync":          {"up", "--sync", "never"},
+		"up bad level":         {"up", "--log-level", "loud"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			run(t, nil, "", append(args, "-s", nowhere)...).fails(t, 2, "invalid_request", "--help")
+		})
+	}
+}
+
+func TestUsageNamesTheField(t *testing.T) {
+	for want, args := range map[string][]string{
+		"\n  tenant: is required":    {"get", "agents"},
+		"\n  agent: is required":     {"call", "x", "-t", "acme"},
+		"\n  tool: is required":      {"call"},
+		"\n  namespace: is required": {"state", "all", "-t", "acme"},
+		"\n  chatId: is required":    {"state", "all", "-t", "acme", "-n", "n"},
+		"\n  key: is required":       {"state", "get"},
+		"\n  path: is required":      {"files", "cat"},
+		"\n  file: is required":      {"apply"},
+		"\n  output: \"xml\" must":   {"version", "-o", "xml"},
+		"\n  listen: \"x\" is not":   {"up", "--listen", "x"},
+	} {
+		run(t, nil, "", args...).fails(t, 2, want)
+	}
+}
+
+// Names are refused before anything is sent: the server is nowhere.
+func TestBadNames(t *testing.T) {
+	bad := []string{"", "a.b", "*", ">", " acme", "ünïcode", "a/b", "..", "a\nb", strings.Repeat("a", 65)}
+	for _, b := range bad {
+		for field, args := range map[string][]string{
+			"tenant":    {"get", "agents", "-t", b},
+			"agent":     {"call", "x", "-t", "acme", "-a", b},
+			"tool":      {"call", b, "-t", "acme", "-a", "bot"},
+			"namespace": {"state", "all", "-t", "acme", "-c", "c", "--namespace=" + b},
+		} {
+			if b == "" && field == "namespace" {
+				continue // counts as left out
+			}
+			run(t, nil, "", append(args, "-s", nowhere)...).fails(t, 1, "toolbus: invalid_request: ", "\n  "+field+": ")
+		}
+	}
+	for _, b := range []string{"", "a\x00b", "a\nb", "\xff", strings.Repeat("c", 257)} {
+		run(t, nil, "", "call", "x", "-t", "acme", "-a", "bot", "-c", b, "-s", nowhere).fails(t, 1, "toolbus: invalid_request: ", "\n  chatId: ")
+	}
+	run(t, nil, "", "sync", "-t", "_all", "-s", nowhere).fails(t, 1, "\n  tenant: ", "reserved")
+}
+
+func TestBadInput(t *testing.T) {
+	dir := t.TempDir()
+	write := func(name, data string) string {
+		p := filepath.Join(dir, name)
+		if err := os.WriteFile(p, []byte(data), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		return p
+	}
+	base := []string{"-t", "acme", "-a", "bot", "-c", "c", "-s", nowhere}
+	for name, c := range map[string]struct {
+		stdin string
+		args  []string
+		want  []string
+	}{
+		"arguments":           {"", []string{"call", "x", `{"a":}`}, []string{"invalid_arguments", "\n  arguments: is not valid JSON at byte 6"}},
+		"arguments cut off":   {"", []string{"call", "x", `{"a":1`}, []string{"invalid_arguments", "\n  arguments: "}},
+		"empty arguments":     {"", []string{"call", "x", ``}, []string{"invalid_arguments", "\n  arguments: "}},
+		"arguments on stdin":  {"{", []string{"call", "x", `-`}, []string{"invalid_arguments", "\n  arguments: "}},
+		"arguments in a file": {"", []string{"call", "x", "@" + write("args", "[1,]")}, []string{"invalid_arguments", "\n  arguments: is not valid JSON at byte 4"}},
+		"no arguments file":   {"", []string{"call", "x", "@" + dir + "/none"}, []string{"invalid_request", "\n  arguments: ", "/none"}},
+		"no file":             {"", []string{"apply", dir + "/none.json"}, []string{"invalid_request", "\n  file: ", "/none.json: no such file"}},
+		"a folder":            {"", []string{"apply", dir}, []string{"invalid_request", "\n  file: "}},
+		"bad JSON":            {"", []string{"apply", write("bad.json", "{\n\"agents\": [}")}, []string{"invalid_request", "bad.json: line 2"}},
+		"bad YAML by -f":      {"", []string{"apply", "-f", write("bad.yaml", "agents:\n- x: [")}, []string{"invalid_request", "bad.yaml: line "}},
+		"bad JSON on stdin":   {"{", []string{"apply", "-"}, []string{"invalid_request", "\n  stdin: line 1"}},
+		"state value":         {"", []string{"state", "set", "k", "nope", "-n", "n"}, []string{"invalid_request", "\n  value: is not valid JSON"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			run(t, nil, c.stdin, append(c.args, base...)...).fails(t, 1, c.want...)
+		})
+	}
+}
+
+func TestNoServer(t *testing.T) {
+	begin := time.Now()
+	for _, args := range [][]string{
+		{"get", "agents"}, {"get", "tools"}, {"call", "x"}, {"files", "ls"}, {"sync"}, {"state", "list", "-o", "json"},
+	} {
+		run(t, nil, "", append(args, "-t", "acme", "-a", "bot", "-s", nowhere)...).fails(t, 1, "toolbus: unavailable: ", "127.0.0.1:1")
+	}
+	if d := time.Since(begin); d > 10*time.Second {
+		t.Errorf("took %s", d)
+	}
+}
+
+func TestServerPasswordIsNotShown(t *testing.T) {
+	o := run(t, nil, "", "get", "tools", "-s", "nats://me:hunter2@127.0.0.1:1")
+	o.fails(t, 1, "unavailable")
+	if strings.Contains(o.err, "hunter2") {
+		t.Error(o.err)
+	}
+}
+
+func TestEnvironment(t *testing.T) {
+	for name, c := range map[string]struct {
+		env  map[string]string
+		args []string
+		code int
+		want string
+	}{
+		"server":         {map[string]string{"NATS_URL": nowhere}, []string{"get", "tools"}, 1, "127.0.0.1:1"},
+		"own name first": {map[string]string{"TOOLBUS_SERVER": nowhere, "NATS_URL": "nats://127.0.0.1:2"}, []string{"get", "tools"}, 1, "127.0.0.1:1"},
+		"flag first":     {map[string]string{"NATS_URL": "nats://127.0.0.1:2"}, []string{"get", "tools", "-s", nowhere}, 1, "127.0.0.1:1"},
+		"tenant":         {map[string]string{"TOOLBUS_TENANT": "a.b"}, []string{"get", "agents"}, 1, "\n  tenant: "},
+		"empty tenant":   {map[string]string{"TOOLBUS_TENANT": ""}, []string{"get", "agents"}, 2, "tenant: is required"},
+		"agent":          {map[string]string{"TOOLBUS_AGENT": "*"}, []string{"call", "x", "-t", "a"}, 1, "\n  agent: "},
+		"chat":           {map[string]string{"TOOLBUS_CHAT": "a\x01"}, []string{"call", "x", "-t", "a", "-a", "b"}, 1, "\n  chatId: "},
+		"output":         {map[string]string{"TOOLBUS_OUTPUT": "xml"}, []string{"version"}, 2, "\n  output: "},
+		"bad timeout":    {map[string]string{"TOOLBUS_TIMEOUT": "x"}, []string{"version"}, 2, "\n  TOOLBUS_TIMEOUT: "},
+		"listen":         {map[string]string{"TOOLBUS_LISTEN": "x"}, []string{"up"}, 2, "\n  listen: "},
+	} {
+		t.Run(name, func(t *testing.T) { run(t, c.env, "", c.args...).fails(t, c.code, c.want) })
+	}
+}
+
+func TestVersion(t *testing.T) {
+	o := run(t, nil, "", "version", "-o", "json")
+	var v versionReply
+	if err := json.Unmarshal([]byte(o.out), &v); err != nil || o.code != 0 || o.err != "" || v.Version != Version {
+		t.Errorf("%+v %v", o, err)
+	}
+	if o := run(t, nil, "", "version"); o.code != 0 || !strings.HasPrefix(o.out, "toolbus "+Version) {
+		t.Errorf("%+v", o)
+	}
+}
+
+func TestHelp(t *testing.T) {
+	for _, args := range [][]string{{"--help"}, {"help"}, {"call", "--help"}, {"state", "-h"}, {"up", "--help"}} {
+		if o := run(t, nil, "", args...); o.code != 0 || o.out == "" || o.err != "" {
+			t.Errorf("%v: exit %d, stderr %q", args, o.code, o.err)
+		}
+	}
+}
+
+func TestPrintable(t *testing.T) {
+	for in, want := range map[string]string{
+		"plain ä €":        "plain ä €",
+		"\x1b[31mred":      "\ufffd[31mred",
+		"a\nb\tc\rd":       "a\ufffdb\ufffdc\ufffdd",
+		"\u202eevil\u2066": "\ufffdevil\ufffd",
+		"\u0085\x7f":       "\ufffd\ufffd",
+	} {
+		if got := printable(in); got != want {
+			t.Errorf("%q: got %q", in, got)
+		}
+	}
+}

@@ -1,0 +1,107 @@
+package cli
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/toolbus/toolbus/contracts/errcode"
+)
+
+const (
+	exitDone   = 0
+	exitFailed = 1
+	exitUsage  = 2
+)
+
+// usageError is a command line that makes no sense.
+type usageError struct{ err error }
+
+func (e *usageError) Error() string { return e.err.Error() }
+func (e *usageError) Unwrap() error { return e.err }
+
+// toolError is a tool that ran and failed: a result, with no code.
+type toolError struct{ message string }
+
+func (e *toolError) Error() string { return e.message }
+
+// missing is a required flag or argument that was left out.
+func missing(field, how string) error {
+	return &usageError{errcode.Field(field, "is required (%s)", how)}
+}
+
+// report prints err and returns the exit code.
+func report(w io.Writer, command string, err error) int {
+	var failed *toolError
+	if errors.As(err, &failed) {
+		line(w, "toolbus: "+failed.message)
+		return exitFailed
+	}
+	var usage *usageError
+	isUsage := errors.As(err, &usage)
+	var e *errcode.Error
+	if !errors.As(err, &e) {
+		if isUsage {
+			e = errcode.New(errcode.InvalidRequest, "%v", err)
+		} else {
+			e = errcode.From(err)
+		}
+	}
+	fmt.Fprintf(w, "toolbus: %s: %s\n", e.Code, text(err, e))
+	if e.Details != nil {
+		for _, f := range e.Details.Fields {
+			if f.Field == "" {
+				f.Field = "(whole)"
+			}
+			fmt.Fprintf(w, "  %s: %s\n", printable(f.Field), printable(f.Message))
+		}
+		if r := e.Details.Revision; r != nil {
+			fmt.Fprintf(w, "  revision: %d stands\n", *r)
+		}
+	}
+	if isUsage {
+		fmt.Fprintf(w, "Run '%s --help' for usage.\n", command)
+		return exitUsage
+	}
+	return exitFailed
+}
+
+// text is the message on one line, with what was said around the error.
+func text(err error, e *errcode.Error) string {
+	msg := e.Message
+	if whole := err.Error(); strings.Contains(whole, e.Error()) {
+		msg = strings.Replace(whole, e.Error(), e.Message, 1)
+	}
+	return printable(strings.ReplaceAll(msg, "\n", "; "))
+}
+
+// needsVerb is the RunE of a command that only groups others.
+func needsVerb(cmd *cobra.Command, args []string) error {
+	var verbs []string
+	for _, c := range cmd.Commands() {
+		if c.IsAvailableCommand() && c.Name() != "help" && c.Name() != "completion" {
+			verbs = append(verbs, c.Name())
+		}
+	}
+	if len(args) > 0 {
+		return fmt.Errorf("unknown verb %q of %s: must be one of %s", args[0], cmd.CommandPath(), strings.Join(verbs, ", "))
+	}
+	return fmt.Errorf("%s needs a verb: one of %s", cmd.CommandPath(), strings.Join(verbs, ", "))
+}
+
+// args checks the number of arguments; names are what they mean, in order, and
+// least of them are required.
+func args(least int, names ...string) cobra.PositionalArgs {
+	return func(_ *cobra.Command, got []string) error {
+		switch {
+		case len(got) < least:
+			return errcode.Field(names[len(got)], "is required")
+		case len(got) > len(names):
+			return fmt.Errorf("unexpected argument %q", got[len(names)])
+		}
+		return nil
+	}
+}

@@ -1,0 +1,179 @@
+package cli
+
+import (
+	"bytes"
+	"context"
+	"encoding/base64"
+	"io"
+	"unicode/utf8"
+
+	"github.com/spf13/cobra"
+
+	"github.com/toolbus/toolbus/contracts/errcode"
+	"github.com/toolbus/toolbus/contracts/message"
+	"github.com/toolbus/toolbus/contracts/subject"
+	"github.com/toolbus/toolbus/pkg/bus"
+	"github.com/toolbus/toolbus/pkg/files"
+	"github.com/toolbus/toolbus/pkg/tool"
+)
+
+func (a *app) files() *cobra.Command {
+	cmd := &cobra.Command{Use: "files", Short: "Read and write the tenant's files", RunE: needsVerb}
+	mode := message.ModeOverwrite
+	put := &cobra.Command{
+		Use: "put PATH [FILE|-]", Short: "Write a file from FILE, or from stdin", Args: args(1, "path", "file"),
+		RunE: a.do(func(ctx context.Context, args []string) error { return a.filesPut(ctx, mode, args) }),
+	}
+	put.Flags().StringVar(&mode, "mode", mode, "`mode`: overwrite, append, or create (conflict when the file exists)")
+	cmd.AddCommand(
+		put,
+		&cobra.Command{Use: "ls [PREFIX]", Short: "List the files whose path starts with PREFIX", Args: args(0, "prefix"), RunE: a.do(a.filesList)},
+		&cobra.Command{Use: "cat PATH", Short: "Print a file's bytes; not_found when it is missing", Args: args(1, "path"), RunE: a.do(a.filesCat)},
+		&cobra.Command{Use: "stat PATH", Short: "Print a file's particulars", Args: args(1, "path"), RunE: a.do(a.filesStat)},
+		&cobra.Command{Use: "rm PATH", Short: "Remove a file", Args: args(1, "path"), RunE: a.do(a.filesRemove)},
+	)
+	return cmd
+}
+
+func (a *app) filesList(ctx context.Context, args []string) error {
+	tenant, err := a.tenant()
+	if err != nil {
+		return err
+	}
+	prefix := ""
+	if len(args) == 1 {
+		prefix = args[0]
+	}
+	nc, err := a.connect(ctx)
+	if err != nil {
+		return err
+	}
+	defer nc.Close()
+	found, err := listFiles(ctx, nc, tenant, prefix)
+	if err != nil {
+		return err
+	}
+	return a.print(message.FileListing{Files: found}, func(w io.Writer) { fileRows(w, found...) })
+}
+
+func fileRows(w io.Writer, infos ...message.FileInfo) {
+	var lines [][]any
+	for _, f := range infos {
+		lines = append(lines, []any{f.Size, f.Modified, f.Revision, f.Path})
+	}
+	rows(w, "SIZE MODIFIED REVISION PATH", lines)
+}
+
+// filesCat streams: a file need not fit into memory. Only -o json gathers it.
+func (a *app) filesCat(ctx context.Context, args []string) error {
+	tenant, err := a.tenant()
+	if err != nil {
+		return err
+	}
+	nc, err := a.connect(ctx)
+	if err != nil {
+		return err
+	}
+	defer nc.Close()
+	var whole bytes.Buffer
+	to := a.std.Out
+	if a.flags.output == outputJSON {
+		to = &whole
+	}
+	info, err := download(ctx, nc, tenant, args[0], to)
+	if err != nil {
+		return err
+	}
+	if !info.Exists {
+		return errcode.New(errcode.NotFound, "no file %q", args[0])
+	}
+	if a.flags.output != outputJSON {
+		return nil
+	}
+	text, encoding := whole.String(), message.EncodingUTF8
+	if !utf8.ValidString(text) {
+		text, encoding = base64.StdEncoding.EncodeToString(whole.Bytes()), message.EncodingBase64
+	}
+	return a.print(message.FileContent{
+		Exists: true, Path: info.Path, Content: &text, Encoding: encoding,
+		Length: info.Size, Size: info.Size, Modified: info.Modified, Revision: info.Revision,
+	}, nil)
+}
+
+// filesPut streams when it replaces a file; what is appended or created must
+// fit into memory.
+func (a *app) filesPut(ctx context.Context, mode string, args []string) error {
+	tenant, err := a.tenant()
+	if err != nil {
+		return err
+	}
+	path, from := args[0], "-"
+	if len(args) == 2 {
+		from = args[1]
+	}
+	if mode != message.ModeOverwrite && mode != message.ModeAppend && mode != message.ModeCreate {
+		return &usageError{errcode.Field("mode", "%q must be overwrite, append or create", mode)}
+	}
+	if err := files.CheckPath(path); err != nil {
+		return err
+	}
+	in, err := a.open("file", from)
+	if err != nil {
+		return err
+	}
+	defer in.Close()
+	nc, err := a.connect(ctx)
+	if err != nil {
+		return err
+	}
+	defer nc.Close()
+	area := files.New(nc, tenant)
+	var info tool.FileInfo
+	if mode == message.ModeOverwrite {
+		info, err = area.Put(ctx, path, in)
+	} else {
+		write := area.Append
+		if mode == message.ModeCreate {
+			write = area.Create
+		}
+		var content []byte
+		if content, err = readAll("file", in); err != nil {
+			return err
+		}
+		info, err = write(ctx, path, content)
+	}
+	if err != nil {
+		return err
+	}
+	return a.print(fileInfo(info), func(w io.Writer) { fileRows(w, fileInfo(info)) })
+}
+
+func (a *app) filesStat(ctx context.Context, args []string) error {
+	tenant, err := a.tenant()
+	if err != nil {
+		return err
+	}
+	var reply message.FileInfo
+	if err := a.ask(ctx, subject.Files(tenant, "stat"), message.FileStat{Path: args[0]}, &reply); err != nil {
+		return err
+	}
+	if !reply.Exists {
+		return errcode.New(errcode.NotFound, "no file %q", args[0])
+	}
+	return a.print(reply, func(w io.Writer) { fileRows(w, reply) })
+}
+
+func (a *app) filesRemove(ctx context.Context, args []string) error {
+	tenant, err := a.tenant()
+	if err != nil {
+		return err
+	}
+	var reply message.FileDeleted
+	if err := a.ask(ctx, subject.Files(tenant, "delete"), message.FileDelete{Path: args[0], OpID: bus.NewOpID()}, &reply); err != nil {
+		return err
+	}
+	if !reply.Deleted {
+		return errcode.New(errcode.NotFound, "no file %q", args[0])
+	}
+	return a.print(reply, func(w io.Writer) { line(w, "removed") })
+}

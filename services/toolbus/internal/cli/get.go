@@ -1,0 +1,135 @@
+package cli
+
+import (
+	"context"
+	"io"
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/toolbus/toolbus/contracts/errcode"
+	"github.com/toolbus/toolbus/contracts/message"
+	"github.com/toolbus/toolbus/contracts/subject"
+	"github.com/toolbus/toolbus/pkg/bus"
+)
+
+// agentsPage is how many agents are asked for at once: configurations are a few
+// KB, and a reply must fit one message.
+const agentsPage = 50
+
+func (a *app) get() *cobra.Command {
+	cmd := &cobra.Command{Use: "get", Short: "Show agents or tools", RunE: needsVerb}
+	cmd.AddCommand(&cobra.Command{
+		Use: "agents [AGENT]", Aliases: []string{"agent"}, Short: "Show the tenant's agents, or one agent's configuration",
+		Args: args(0, "agent"), RunE: a.do(a.getAgents),
+	}, &cobra.Command{
+		Use: "tools", Aliases: []string{"tool"}, Short: "Show every tool, or with --agent those of one agent",
+		Args: args(0), RunE: a.do(a.getTools),
+	})
+	return cmd
+}
+
+func (a *app) getAgents(ctx context.Context, args []string) error {
+	tenant, err := a.tenant()
+	if err != nil {
+		return err
+	}
+	if len(args) == 1 {
+		return a.getAgent(ctx, tenant, args[0])
+	}
+	if a.given("agent") {
+		return a.getAgent(ctx, tenant, a.flags.agent)
+	}
+	nc, err := a.connect(ctx)
+	if err != nil {
+		return err
+	}
+	defer nc.Close()
+	reply := message.RegistryListing{Agents: []message.AgentEntry{}}
+	for req := (message.RegistryList{Limit: agentsPage}); ; {
+		var page message.RegistryListing
+		if err := bus.Retry(ctx, nc, subject.Registry(tenant, "list"), req, &page); err != nil {
+			return err
+		}
+		reply.Agents = append(reply.Agents, page.Agents...)
+		if page.Cursor == "" {
+			break
+		}
+		if page.Cursor == req.Cursor {
+			return errcode.New(errcode.Internal, "the list of agents does not move on")
+		}
+		req.Cursor = page.Cursor
+	}
+	return a.print(reply, func(w io.Writer) { agentRows(w, reply.Agents...) })
+}
+
+func (a *app) getAgent(ctx context.Context, tenant, agent string) error {
+	if err := subject.CheckName("agent", agent); err != nil {
+		return err
+	}
+	var reply message.AgentEntry
+	if err := a.ask(ctx, subject.Registry(tenant, "get"), message.RegistryGet{AgentID: agent}, &reply); err != nil {
+		return err
+	}
+	return a.print(reply, func(w io.Writer) { agentRows(w, reply) })
+}
+
+func agentRows(w io.Writer, agents ...message.AgentEntry) {
+	var lines [][]any
+	for _, e := range agents {
+		tools := strings.Join(slices.Sorted(maps.Keys(e.Config.Tools)), ",")
+		lines = append(lines, []any{e.Config.AgentID, e.Revision, e.Modified, len(e.Config.Scheduler), len(e.Config.ToolJobs), tools})
+	}
+	rows(w, "AGENT REVISION MODIFIED SCHEDULES JOBS TOOLS", lines)
+}
+
+func (a *app) getTools(ctx context.Context, _ []string) error {
+	if a.given("agent") {
+		return a.agentTools(ctx)
+	}
+	var reply message.CatalogueTools
+	if err := a.ask(ctx, subject.Catalogue("tools"), struct{}{}, &reply); err != nil {
+		return err
+	}
+	return a.print(reply, func(w io.Writer) {
+		var lines [][]any
+		for _, t := range reply.Tools {
+			lines = append(lines, []any{t.Name, strings.Join(t.Versions, ","), len(t.Workers), kind(t.Internal), firstLine(t.Description)})
+		}
+		rows(w, "TOOL VERSIONS WORKERS KIND DESCRIPTION", lines)
+	})
+}
+
+func (a *app) agentTools(ctx context.Context) error {
+	tenant, err := a.tenant()
+	if err != nil {
+		return err
+	}
+	agent, err := a.agent()
+	if err != nil {
+		return err
+	}
+	var reply message.AgentToolsReply
+	if err := a.ask(ctx, subject.AgentTools(tenant, agent), struct{}{}, &reply); err != nil {
+		return err
+	}
+	return a.print(reply, func(w io.Writer) {
+		var lines [][]any
+		for _, t := range reply.Tools {
+			lines = append(lines, []any{t.Name, "available", kind(t.Internal), firstLine(t.Description)})
+		}
+		for _, name := range reply.Unavailable {
+			lines = append(lines, []any{name, "unavailable", "", ""})
+		}
+		rows(w, "TOOL STATUS KIND DESCRIPTION", lines)
+	})
+}
+
+func kind(internal bool) string {
+	if internal {
+		return "internal"
+	}
+	return "public"
+}
