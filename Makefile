@@ -1,0 +1,68 @@
+# Needs Go (the version in go.work), git, make and bash; nothing else.
+SHELL := bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+
+MODULES  := contracts pkg services examples
+PACKAGES := $(MODULES:%=./%/...)
+COMMANDS := ./services/toolbus $(patsubst %/main.go,%,$(wildcard ./services/*/cmd/*/main.go ./examples/cmd/*/main.go))
+BIN      := bin
+TOOLS    := $(CURDIR)/.tools
+GOLANGCI := v2.15.0
+FUZZTIME ?= 5s
+
+.PHONY: help
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+.PHONY: build
+build: ## build toolbus, every service and the examples' worker into bin/
+	go build -o $(BIN)/ $(COMMANDS)
+
+.PHONY: demo
+demo: build ## play the relabeling and members stories on real processes; exit 1 on any deviation
+	go build -o $(BIN)/toolbus-demo ./services/e2e/demo
+	$(BIN)/toolbus-demo
+
+.PHONY: test
+test: ## run every test of the four modules, with the race detector
+	go test -race -timeout 10m $(PACKAGES)
+
+.PHONY: lint-fast
+lint-fast: ## gofmt and go vet
+	@unformatted=$$(gofmt -l $(MODULES)); \
+	if [ -n "$$unformatted" ]; then echo "gofmt these files:"; echo "$$unformatted"; exit 1; fi
+	go vet $(PACKAGES)
+
+.PHONY: lint
+lint: lint-fast $(TOOLS)/golangci-lint-$(GOLANGCI) ## lint-fast, and golangci-lint (the first time builds it, some minutes)
+	$(TOOLS)/golangci-lint-$(GOLANGCI) run $(PACKAGES)
+
+$(TOOLS)/golangci-lint-$(GOLANGCI):
+	GOWORK=off GOBIN=$(TOOLS) go install github.com/golangci/golangci-lint/v2/cmd/golangci-lint@$(GOLANGCI)
+	mv $(TOOLS)/golangci-lint $@
+
+# go test -fuzz takes one target of one package at a time.
+.PHONY: fuzz
+fuzz: ## run every fuzz target for FUZZTIME (default 5s)
+	@grep -rEo --include='*_test.go' '^func Fuzz[A-Za-z0-9_]+' $(MODULES) | while IFS=: read -r file func; do \
+		name=$${func#func }; dir=./$$(dirname "$$file"); \
+		echo "go test -run '^$$' -fuzz '^$$name$$' -fuzztime $(FUZZTIME) $$dir"; \
+		go test -run '^$$' -fuzz "^$$name\$$" -fuzztime $(FUZZTIME) "$$dir" </dev/null; \
+	done
+
+.PHONY: modules
+modules: ## build each module on its own, without the workspace
+	@for m in $(MODULES); do echo "$$m: GOWORK=off go build ./..."; (cd $$m && GOWORK=off go build ./...); done
+
+.PHONY: tidy-check
+tidy-check: ## fail when a go.mod or go.sum is not tidy
+	@for m in $(MODULES); do echo "$$m: go mod tidy -diff"; (cd $$m && GOWORK=off go mod tidy -diff); done
+
+.PHONY: ci
+ci: ## what CI runs
+	.ci/run
+
+.PHONY: clean
+clean: ## remove what was built
+	rm -rf $(BIN) dist
