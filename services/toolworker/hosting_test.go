@@ -346,7 +346,7 @@ func TestLargeBodiesArrive(t *testing.T) {
 	s.worker(nil, echo, relay, data, huge)
 	s.apply("acme", grantAll(echo, relay, data, huge))
 	a := s.agent("acme", "bot")
-	for _, size := range []int{0, 1 << 10, 1<<20 - 9<<10, 1 << 20, 2 << 20, 10 << 20} {
+	for _, size := range []int{0, 1 << 10, 1<<20 - 9<<10, 1 << 20, 2 << 20} {
 		text := strings.Repeat("ä", size/2)
 		for _, name := range []string{"echo", "relay"} {
 			r, err := a.Call(t.Context(), name, in{text})
