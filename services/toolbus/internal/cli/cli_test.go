@@ -3,6 +3,7 @@ package cli
 import (
 	"bytes"
 	"encoding/json"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -10,6 +11,8 @@ import (
 	"time"
 
 	"go.uber.org/goleak"
+
+	"github.com/toolbus/toolbus/contracts/errcode"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -94,18 +97,42 @@ func TestUsage(t *testing.T) {
 
 func TestUsageNamesTheField(t *testing.T) {
 	for want, args := range map[string][]string{
-		"\n  tenant: is required":    {"get", "agents"},
-		"\n  agent: is required":     {"call", "x", "-t", "acme"},
-		"\n  tool: is required":      {"call"},
-		"\n  namespace: is required": {"state", "all", "-t", "acme"},
-		"\n  chatId: is required":    {"state", "all", "-t", "acme", "-n", "n"},
-		"\n  key: is required":       {"state", "get"},
-		"\n  path: is required":      {"files", "cat"},
-		"\n  file: is required":      {"apply"},
-		"\n  output: \"xml\" must":   {"version", "-o", "xml"},
-		"\n  listen: \"x\" is not":   {"up", "--listen", "x"},
+		"tenant: is required":    {"get", "agents"},
+		"agent: is required":     {"call", "x", "-t", "acme"},
+		"tool: is required":      {"call"},
+		"namespace: is required": {"state", "all", "-t", "acme"},
+		"chatId: is required":    {"state", "all", "-t", "acme", "-n", "n"},
+		"key: is required":       {"state", "get"},
+		"path: is required":      {"files", "cat"},
+		"file: is required":      {"apply"},
+		"output: \"xml\" must":   {"version", "-o", "xml"},
+		"listen: \"x\" is not":   {"up", "--listen", "x"},
 	} {
 		run(t, nil, "", args...).fails(t, 2, want)
+	}
+}
+
+// A fault is said once: on the first line when it is the only one, else in a
+// list.
+func TestFaultsAreSaidOnce(t *testing.T) {
+	revision := uint64(7)
+	conflict := errcode.New(errcode.Conflict, "somebody was faster")
+	conflict.Details = &errcode.Details{Revision: &revision}
+	a, b := errcode.FieldFault{Field: "cod", Message: "unknown"}, errcode.FieldFault{Field: "code", Message: "is required"}
+	other := errcode.New(errcode.InvalidArguments, "these will not do")
+	other.Details = &errcode.Details{Fields: []errcode.FieldFault{a}}
+	for want, err := range map[string]error{
+		"invalid_arguments: cod: unknown\n":                                        errcode.Fields(errcode.InvalidArguments, a),
+		"invalid_arguments: 2 faults\n  cod: unknown\n  code: is required\n":       errcode.Fields(errcode.InvalidArguments, a, b),
+		"invalid_request: x.json: 2 faults\n  cod: unknown\n  code: is required\n": fmt.Errorf("x.json: %w", errcode.Fields(errcode.InvalidRequest, a, b)),
+		"invalid_arguments: these will not do\n  cod: unknown\n":                   other,
+		"invalid_request: 2 faults\n  (whole): is empty\n  cod: unknown\n":         errcode.Fields(errcode.InvalidRequest, errcode.FieldFault{Message: "is empty"}, a),
+		"conflict: somebody was faster\n  revision: 7 stands\n":                    conflict,
+	} {
+		var out bytes.Buffer
+		if code := report(&out, "toolbus", err); code != exitFailed || out.String() != "toolbus: "+want {
+			t.Errorf("exit %d, got %q, want %q", code, out.String(), "toolbus: "+want)
+		}
 	}
 }
 
@@ -122,13 +149,13 @@ func TestBadNames(t *testing.T) {
 			if b == "" && field == "namespace" {
 				continue // counts as left out
 			}
-			run(t, nil, "", append(args, "-s", nowhere)...).fails(t, 1, "toolbus: invalid_request: ", "\n  "+field+": ")
+			run(t, nil, "", append(args, "-s", nowhere)...).fails(t, 1, "toolbus: invalid_request: ", ""+field+": ")
 		}
 	}
 	for _, b := range []string{"", "a\x00b", "a\nb", "\xff", strings.Repeat("c", 257)} {
-		run(t, nil, "", "call", "x", "-t", "acme", "-a", "bot", "-c", b, "-s", nowhere).fails(t, 1, "toolbus: invalid_request: ", "\n  chatId: ")
+		run(t, nil, "", "call", "x", "-t", "acme", "-a", "bot", "-c", b, "-s", nowhere).fails(t, 1, "toolbus: invalid_request: ", "chatId: ")
 	}
-	run(t, nil, "", "sync", "-t", "_all", "-s", nowhere).fails(t, 1, "\n  tenant: ", "reserved")
+	run(t, nil, "", "sync", "-t", "_all", "-s", nowhere).fails(t, 1, "tenant: ", "reserved")
 }
 
 func TestBadInput(t *testing.T) {
@@ -146,18 +173,18 @@ func TestBadInput(t *testing.T) {
 		args  []string
 		want  []string
 	}{
-		"arguments":           {"", []string{"call", "x", `{"a":}`}, []string{"invalid_arguments", "\n  arguments: is not valid JSON at byte 6"}},
-		"arguments cut off":   {"", []string{"call", "x", `{"a":1`}, []string{"invalid_arguments", "\n  arguments: "}},
-		"empty arguments":     {"", []string{"call", "x", ``}, []string{"invalid_arguments", "\n  arguments: "}},
-		"arguments on stdin":  {"{", []string{"call", "x", `-`}, []string{"invalid_arguments", "\n  arguments: "}},
-		"arguments in a file": {"", []string{"call", "x", "@" + write("args", "[1,]")}, []string{"invalid_arguments", "\n  arguments: is not valid JSON at byte 4"}},
-		"no arguments file":   {"", []string{"call", "x", "@" + dir + "/none"}, []string{"invalid_request", "\n  arguments: ", "/none"}},
-		"no file":             {"", []string{"apply", dir + "/none.json"}, []string{"invalid_request", "\n  file: ", "/none.json: no such file"}},
-		"a folder":            {"", []string{"apply", dir}, []string{"invalid_request", "\n  file: "}},
+		"arguments":           {"", []string{"call", "x", `{"a":}`}, []string{"invalid_arguments", "arguments: is not valid JSON at byte 6"}},
+		"arguments cut off":   {"", []string{"call", "x", `{"a":1`}, []string{"invalid_arguments", "arguments: "}},
+		"empty arguments":     {"", []string{"call", "x", ``}, []string{"invalid_arguments", "arguments: "}},
+		"arguments on stdin":  {"{", []string{"call", "x", `-`}, []string{"invalid_arguments", "arguments: "}},
+		"arguments in a file": {"", []string{"call", "x", "@" + write("args", "[1,]")}, []string{"invalid_arguments", "arguments: is not valid JSON at byte 4"}},
+		"no arguments file":   {"", []string{"call", "x", "@" + dir + "/none"}, []string{"invalid_request", "arguments: ", "/none"}},
+		"no file":             {"", []string{"apply", dir + "/none.json"}, []string{"invalid_request", "file: ", "/none.json: no such file"}},
+		"a folder":            {"", []string{"apply", dir}, []string{"invalid_request", "file: "}},
 		"bad JSON":            {"", []string{"apply", write("bad.json", "{\n\"agents\": [}")}, []string{"invalid_request", "bad.json: line 2"}},
 		"bad YAML by -f":      {"", []string{"apply", "-f", write("bad.yaml", "agents:\n- x: [")}, []string{"invalid_request", "bad.yaml: line "}},
-		"bad JSON on stdin":   {"{", []string{"apply", "-"}, []string{"invalid_request", "\n  stdin: line 1"}},
-		"state value":         {"", []string{"state", "set", "k", "nope", "-n", "n"}, []string{"invalid_request", "\n  value: is not valid JSON"}},
+		"bad JSON on stdin":   {"{", []string{"apply", "-"}, []string{"invalid_request", "stdin: line 1"}},
+		"state value":         {"", []string{"state", "set", "k", "nope", "-n", "n"}, []string{"invalid_request", "value: is not valid JSON"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			run(t, nil, c.stdin, append(c.args, base...)...).fails(t, 1, c.want...)
@@ -195,13 +222,13 @@ func TestEnvironment(t *testing.T) {
 		"server":         {map[string]string{"NATS_URL": nowhere}, []string{"get", "tools"}, 1, "127.0.0.1:1"},
 		"own name first": {map[string]string{"TOOLBUS_SERVER": nowhere, "NATS_URL": "nats://127.0.0.1:2"}, []string{"get", "tools"}, 1, "127.0.0.1:1"},
 		"flag first":     {map[string]string{"NATS_URL": "nats://127.0.0.1:2"}, []string{"get", "tools", "-s", nowhere}, 1, "127.0.0.1:1"},
-		"tenant":         {map[string]string{"TOOLBUS_TENANT": "a.b"}, []string{"get", "agents"}, 1, "\n  tenant: "},
+		"tenant":         {map[string]string{"TOOLBUS_TENANT": "a.b"}, []string{"get", "agents"}, 1, "tenant: "},
 		"empty tenant":   {map[string]string{"TOOLBUS_TENANT": ""}, []string{"get", "agents"}, 2, "tenant: is required"},
-		"agent":          {map[string]string{"TOOLBUS_AGENT": "*"}, []string{"call", "x", "-t", "a"}, 1, "\n  agent: "},
-		"chat":           {map[string]string{"TOOLBUS_CHAT": "a\x01"}, []string{"call", "x", "-t", "a", "-a", "b"}, 1, "\n  chatId: "},
-		"output":         {map[string]string{"TOOLBUS_OUTPUT": "xml"}, []string{"version"}, 2, "\n  output: "},
-		"bad timeout":    {map[string]string{"TOOLBUS_TIMEOUT": "x"}, []string{"version"}, 2, "\n  TOOLBUS_TIMEOUT: "},
-		"listen":         {map[string]string{"TOOLBUS_LISTEN": "x"}, []string{"up"}, 2, "\n  listen: "},
+		"agent":          {map[string]string{"TOOLBUS_AGENT": "*"}, []string{"call", "x", "-t", "a"}, 1, "agent: "},
+		"chat":           {map[string]string{"TOOLBUS_CHAT": "a\x01"}, []string{"call", "x", "-t", "a", "-a", "b"}, 1, "chatId: "},
+		"output":         {map[string]string{"TOOLBUS_OUTPUT": "xml"}, []string{"version"}, 2, "output: "},
+		"bad timeout":    {map[string]string{"TOOLBUS_TIMEOUT": "x"}, []string{"version"}, 2, "TOOLBUS_TIMEOUT: "},
+		"listen":         {map[string]string{"TOOLBUS_LISTEN": "x"}, []string{"up"}, 2, "listen: "},
 	} {
 		t.Run(name, func(t *testing.T) { run(t, c.env, "", c.args...).fails(t, c.code, c.want) })
 	}

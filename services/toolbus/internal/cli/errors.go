@@ -50,14 +50,20 @@ func report(w io.Writer, command string, err error) int {
 			e = errcode.From(err)
 		}
 	}
-	fmt.Fprintf(w, "toolbus: %s: %s\n", e.Code, text(err, e))
-	if e.Details != nil {
-		for _, f := range e.Details.Fields {
-			if f.Field == "" {
-				f.Field = "(whole)"
-			}
-			fmt.Fprintf(w, "  %s: %s\n", printable(f.Field), printable(f.Message))
+	msg, faults := text(err, e), faultLines(e)
+	if joined := printable(errcode.Fields(e.Code, fields(e)...).Message); len(faults) > 0 && strings.HasSuffix(msg, joined) {
+		// The message is nothing but the faults: say them once.
+		if len(faults) == 1 {
+			faults = nil
+		} else {
+			msg = strings.TrimSuffix(msg, joined) + fmt.Sprintf("%d faults", len(faults))
 		}
+	}
+	fmt.Fprintf(w, "toolbus: %s: %s\n", e.Code, msg)
+	for _, f := range faults {
+		fmt.Fprintf(w, "  %s\n", f)
+	}
+	if e.Details != nil {
 		if r := e.Details.Revision; r != nil {
 			fmt.Fprintf(w, "  revision: %d stands\n", *r)
 		}
@@ -67,6 +73,25 @@ func report(w io.Writer, command string, err error) int {
 		return exitUsage
 	}
 	return exitFailed
+}
+
+func fields(e *errcode.Error) []errcode.FieldFault {
+	if e.Details == nil {
+		return nil
+	}
+	return e.Details.Fields
+}
+
+// faultLines are the fields at fault, a line each.
+func faultLines(e *errcode.Error) []string {
+	var lines []string
+	for _, f := range fields(e) {
+		if f.Field == "" {
+			f.Field = "(whole)"
+		}
+		lines = append(lines, printable(f.Field)+": "+printable(f.Message))
+	}
+	return lines
 }
 
 // text is the message on one line, with what was said around the error.

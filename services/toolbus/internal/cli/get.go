@@ -22,7 +22,7 @@ const agentsPage = 50
 func (a *app) get() *cobra.Command {
 	cmd := &cobra.Command{Use: "get", Short: "Show agents or tools", RunE: needsVerb}
 	cmd.AddCommand(&cobra.Command{
-		Use: "agents [AGENT]", Aliases: []string{"agent"}, Short: "Show the tenant's agents, or one agent's configuration",
+		Use: "agents [AGENT]", Aliases: []string{"agent"}, Short: "Show the tenant's agents, or one; -o json prints their configuration",
 		Args: args(0, "agent"), RunE: a.do(a.getAgents),
 	}, &cobra.Command{
 		Use: "tools", Aliases: []string{"tool"}, Short: "Show every tool, or with --agent those of one agent",
