@@ -76,7 +76,7 @@ type Check func(ctx context.Context) error
 func StartHTTP(addr string, gatherer prometheus.Gatherer, ready Check) (*HTTPServer, error) {
 	ln, err := net.Listen("tcp", addr)
 	if err != nil {
-		return nil, fmt.Errorf("listen for /metrics: %w", err)
+		return nil, fmt.Errorf("listen for /metrics: %w (--http names another address, or none)", err)
 	}
 	h := &HTTPServer{ln: ln, done: make(chan struct{})}
 	mux := http.NewServeMux()

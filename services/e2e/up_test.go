@@ -96,7 +96,7 @@ func TestUpRefusesAPortInUse(t *testing.T) {
 	if code := second.Wait(); code != 1 || second.Stdout() != "" {
 		t.Errorf("exit %d, stdout %q", code, second.Stdout())
 	}
-	for _, want := range []string{"toolbus: unavailable: ", addr, "address already in use"} {
+	for _, want := range []string{"toolbus: unavailable: ", addr, "address already in use", "--listen"} {
 		if !strings.Contains(second.Stderr(), want) {
 			t.Errorf("stderr %q does not contain %q", second.Stderr(), want)
 		}

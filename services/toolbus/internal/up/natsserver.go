@@ -39,7 +39,7 @@ func startNATS(ctx context.Context, cfg Config, log telemetry.Logger) (*natsServ
 		if errors.As(err, &op) {
 			err = op.Err
 		}
-		return nil, errcode.Wrap(errcode.Unavailable, err, "listen on %s: %v", cfg.Listen, err)
+		return nil, errcode.Wrap(errcode.Unavailable, err, "listen on %s: %v (--listen names another address)", cfg.Listen, err)
 	}
 	ln.Close()
 	if port == 0 {

@@ -105,7 +105,7 @@ func TestUpRefusesAPortInUse(t *testing.T) {
 	defer ln.Close()
 	cfg := config(t.TempDir())
 	cfg.Listen = ln.Addr().String()
-	if _, err := start(t, cfg); !errors.Is(err, errcode.Unavailable) || !strings.Contains(err.Error(), cfg.Listen) {
+	if _, err := start(t, cfg); !errors.Is(err, errcode.Unavailable) || !strings.Contains(err.Error(), cfg.Listen) || !strings.Contains(err.Error(), "--listen") {
 		t.Errorf("got %v", err)
 	}
 }
