@@ -219,14 +219,14 @@ func (h *hosted) execute(ctx context.Context, call *tool.Call, redact redactor) 
 		select {
 		case out = <-done: // both at once: the answer counts
 		default:
-			return tool.Result{}, ended(ctx)
+			return tool.Result{}, h.cutOff(ctx)
 		}
 	}
 	if out.err == nil {
 		return out.res, nil
 	}
 	if ctx.Err() != nil {
-		return tool.Result{}, ended(ctx)
+		return tool.Result{}, h.cutOff(ctx)
 	}
 	e := *errcode.From(out.err)
 	e.Message = redact.text(e.Message)
@@ -238,6 +238,16 @@ func (h *hosted) execute(ctx context.Context, call *tool.Call, redact redactor) 
 
 // ended says why a call's ctx ended.
 func ended(ctx context.Context) *errcode.Error { return errcode.From(context.Cause(ctx)) }
+
+// cutOff says why a tool that was running was cut off. A worker that stops is
+// lost to it, not unavailable: nobody knows what the tool had done by then.
+func (h *hosted) cutOff(ctx context.Context) *errcode.Error {
+	err := ended(ctx)
+	if err.Code == errcode.Unavailable {
+		return errcode.New(errcode.WorkerLost, "the worker stopped before %s had finished", h.def.Name)
+	}
+	return err
+}
 
 // result makes the reply, spilled when it does not fit one message.
 func (w *Worker) result(ctx context.Context, spill bus.Spill, callID string, res tool.Result, redact redactor, start time.Time) (any, error) {

@@ -444,6 +444,41 @@ func TestAWorkerThatVanishesIsReportedWithinSeconds(t *testing.T) {
 	}
 }
 
+// A tool that a stop cuts off may have done its work already: not a call that
+// found nobody, which is safe to repeat.
+func TestAStopThatCutsAToolOffReportsALostWorker(t *testing.T) {
+	s := start(t)
+	began := make(chan struct{}, 1)
+	for name, wait := range map[string]tool.Tool{
+		"heeds": fn("heeds", func(ctx context.Context, _ *tool.Call) (tool.Result, error) {
+			began <- struct{}{}
+			<-ctx.Done()
+			return tool.Result{}, ctx.Err()
+		}),
+		"ignores": fn("ignores", func(context.Context, *tool.Call) (tool.Result, error) {
+			began <- struct{}{}
+			<-t.Context().Done()
+			return tool.OK("late"), nil
+		}),
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := s.worker(nil, wait)
+			s.apply("acme", grantAll(wait))
+			result := make(chan error, 1)
+			go func() { _, err := s.agent("acme", "bot").Call(t.Context(), name, nil); result <- err }()
+			<-began
+			ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+			defer cancel()
+			if err := w.Stop(ctx); err != nil {
+				t.Errorf("stop: %v", err)
+			}
+			if err := <-result; !errors.Is(err, errcode.WorkerLost) || !strings.Contains(err.Error(), name) {
+				t.Errorf("got %v", err)
+			}
+		})
+	}
+}
+
 func TestCallsBeyondTheSlotsWaitOrSayOverloaded(t *testing.T) {
 	s := start(t)
 	began, release := make(chan struct{}, 8), make(chan struct{})
