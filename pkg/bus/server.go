@@ -93,7 +93,24 @@ func NewServer(nc *nats.Conn, cfg ServerConfig, log telemetry.Logger, reg promet
 	if err != nil {
 		return nil, fmt.Errorf("register service %s: %w", cfg.Name, err)
 	}
+	logOutages(nc, log)
 	return s, nil
+}
+
+// logOutages says when the connection is lost and when it is back.
+func logOutages(nc *nats.Conn, log telemetry.Logger) {
+	nc.SetDisconnectErrHandler(func(nc *nats.Conn, err error) {
+		if !nc.IsClosed() {
+			log.Warn("connection to NATS lost", "err", err)
+		}
+	})
+	also := nc.ReconnectHandler()
+	nc.SetReconnectHandler(func(nc *nats.Conn) {
+		log.Info("connected to NATS again")
+		if also != nil {
+			also(nc)
+		}
+	})
 }
 
 // Handle adds an endpoint.
