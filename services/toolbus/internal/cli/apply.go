@@ -22,6 +22,8 @@ func (a *app) apply() *cobra.Command {
 		Short: "Apply agent configuration, all of it or nothing",
 		Long: `Apply agent configuration (JSON or YAML; "-" reads stdin): all of it or nothing.
 Agents that no file names stay as they are, unless --prune is given.`,
+		Example: `  toolbus apply agents.yaml -t acme
+  echo '{"agents":[{"agentId":"support","tools":{"addCode":{}}}]}' | toolbus apply - -t acme`,
 		Args: func(_ *cobra.Command, args []string) error {
 			if len(args)+len(named) == 0 {
 				return errcode.Field("file", "is required")

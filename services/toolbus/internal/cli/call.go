@@ -18,8 +18,9 @@ func (a *app) call() *cobra.Command {
 		Long: `Call a tool as an agent and print its content; with -o json the whole reply.
 The arguments are a JSON object ("-" reads stdin, "@FILE" a file), {} by default.
 A tool that ran and failed prints its message on stderr and exits with 1.`,
-		Args: args(1, "tool", "arguments"),
-		RunE: a.do(a.runCall),
+		Example: `  toolbus call addCode '{"code":"8806096235386"}' -t acme -a support -c chat1`,
+		Args:    args(1, "tool", "arguments"),
+		RunE:    a.do(a.runCall),
 	}
 }
 
