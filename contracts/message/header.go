@@ -29,12 +29,15 @@ const (
 	HeaderDepth = "Toolbus-Depth"
 )
 
+// MaxBlobChunks is the most chunks of one Blob.
+const MaxBlobChunks = 4096
+
 // Blob describes a spilled body: its chunks stand under the sender's blob
 // subject and are fetched with FetchRequest.
 type Blob struct {
 	ID     string `json:"id"`
 	Size   int64  `json:"size"`   // bytes
-	Chunks int    `json:"chunks"` // numbered 0 to chunks-1
+	Chunks int    `json:"chunks"` // numbered 0 to chunks-1; at most MaxBlobChunks
 	SHA256 string `json:"sha256"` // lower-case hex, of the whole body
 }
 

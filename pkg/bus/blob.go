@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"strconv"
+	"sync/atomic"
 
 	"github.com/google/uuid"
 	"github.com/nats-io/nats.go"
@@ -88,15 +89,19 @@ func (s Spill) In(ctx context.Context, nc *nats.Conn, header nats.Header, data [
 	if limit := s.limit(); b.Size > limit {
 		return nil, errcode.OverLimit(errcode.TooLarge, limit, b.Size, "the body is %d bytes, at most %d are allowed", b.Size, limit)
 	}
-	if b.Chunks < 1 || b.Size < int64(b.Chunks) {
+	if b.Chunks < 1 || b.Chunks > message.MaxBlobChunks || b.Size < int64(b.Chunks) {
 		return nil, errcode.Field(message.HeaderBlob, "names %d chunks for %d bytes", b.Chunks, b.Size)
 	}
 	from := subject.Fetch(s.Family, s.Tenant, s.Agent, b.ID)
 	parts := make([][]byte, b.Chunks)
+	var fetched atomic.Int64 // what the chunks really hold is the sender's word too
 	g, ctx := errgroup.WithContext(ctx)
 	g.SetLimit(spillParallel)
 	for i := range b.Chunks {
 		g.Go(func() error {
+			if ctx.Err() != nil {
+				return ctx.Err() // another chunk failed
+			}
 			m, err := NewMsg(from, message.FetchRequest{Chunk: i})
 			if err != nil {
 				return err
@@ -104,6 +109,9 @@ func (s Spill) In(ctx context.Context, nc *nats.Conn, header nats.Header, data [
 			reply, err := RequestMsg(ctx, nc, m)
 			if err != nil {
 				return fmt.Errorf("fetch the body's chunk %d: %w", i, err)
+			}
+			if fetched.Add(int64(len(reply.Data))) > b.Size {
+				return errcode.Field(message.HeaderBlob, "the chunks hold more than the %d bytes it names", b.Size)
 			}
 			parts[i] = reply.Data
 			return nil

@@ -28,12 +28,8 @@ type Config struct {
 	MaxBytes int64         // of all blobs; the oldest go first. -1: no limit
 }
 
-const (
-	// MaxChunks is the most chunks of one blob.
-	MaxChunks = 4096
-	// maxPlaces is how many chunks' places are remembered.
-	maxPlaces = 1 << 18
-)
+// maxPlaces is how many chunks' places are remembered.
+const maxPlaces = 1 << 18
 
 // StreamConfig is the blobs' stream, made safe for the headers that clients may
 // set on what they publish: no rollup, no TTL, no schedules, no batches, and the
@@ -94,8 +90,8 @@ func New(ctx context.Context, nc *nats.Conn, cfg Config) (*Blobs, error) {
 
 // Fetch returns one chunk of a blob of a tenant's agent.
 func (b *Blobs) Fetch(ctx context.Context, tenant, agent, id string, q message.FetchRequest) ([]byte, error) {
-	if q.Chunk < 0 || q.Chunk >= MaxChunks {
-		return nil, errcode.Field("chunk", "must be 0 to %d", MaxChunks-1)
+	if q.Chunk < 0 || q.Chunk >= message.MaxBlobChunks {
+		return nil, errcode.Field("chunk", "must be 0 to %d", message.MaxBlobChunks-1)
 	}
 	stored := subject.StoredBlob(tenant, agent, id)
 	// A replica that answers may be a little behind what was acknowledged.
@@ -135,11 +131,11 @@ func (b *Blobs) find(ctx context.Context, stored string) error {
 	at := map[int]uint64{}
 	seen := 0
 	err := b.reader.Walk(ctx, stored, 0, 0, func(m stream.Msg) error {
-		if seen++; seen > MaxChunks {
+		if seen++; seen > message.MaxBlobChunks {
 			return stream.Stop
 		}
 		n, err := strconv.Atoi(m.Header.Get(message.HeaderChunk))
-		if err != nil || n < 0 || n >= MaxChunks {
+		if err != nil || n < 0 || n >= message.MaxBlobChunks {
 			return nil
 		}
 		if _, twice := at[n]; !twice {
