@@ -1,9 +1,12 @@
 package bus
 
 import (
+	"bytes"
+	"encoding/json"
 	"errors"
 	"strings"
 	"testing"
+	"unicode/utf8"
 
 	"github.com/toolbus/toolbus/contracts/errcode"
 )
@@ -30,7 +33,19 @@ func TestDecodeBody(t *testing.T) {
 		{`{`, "not valid JSON"},
 		{`{}{}`, "not valid JSON"},
 		{"{\"name\":\"a\nb\"}", "not valid JSON"},
-		{"\xff", "not valid JSON"},
+		{"\xff", "not valid UTF-8"},
+		{"{\"name\":\"a\xffb\"}", "name: is not valid UTF-8 at byte 10"},
+		{"{\"name\":\"a\",\"\xff\":1}", "the body is not valid UTF-8 at byte 13"},
+		{`{"name":"\ud83d\ude42 \\ud800 \ufffd"}`, ""},
+		{`{"name":"a\ud800b"}`, "name: has half a surrogate pair at byte 10"},
+		{`{"name":"\udc00"}`, "half a surrogate pair"},
+		{`{"name":"\ud83d\ud83d\ude42"}`, "half a surrogate pair"},
+		{`{"name":"x:,y","inner":{"a":{"a\udfff":1}}}`, "inner: has half a surrogate pair"},
+		{`[{"name":"\udfff"}]`, "the body has half a surrogate pair"},
+		{`{"unknown":` + strings.Repeat("[", 511) + strings.Repeat("]", 511) + `}`, ""},
+		{`{"unknown":` + strings.Repeat("[", 512) + strings.Repeat("]", 512) + `}`, "unknown: nests deeper than 512"},
+		{`{"name":"` + strings.Repeat("[{", 600) + `\"[["}`, ""},
+		{strings.Repeat(`{"inner":`, 200_000), "deeper than 512"},
 	} {
 		var v body
 		err := DecodeBody([]byte(c.in), &v)
@@ -46,6 +61,21 @@ func TestDecodeBody(t *testing.T) {
 	}
 }
 
+// Whatever is wrong with a body, the error that says so is short.
+func TestDecodeBodyErrorsAreShort(t *testing.T) {
+	type body struct {
+		N uint64      `json:"n"`
+		J json.Number `json:"j"`
+	}
+	long := strings.Repeat("9", 1<<20)
+	for _, in := range []string{`{"n":` + long + `}`, `{"j":"x` + long + `"}`, `{"n":"` + long + `"}`, `"` + long + `"`, long, long + "x"} {
+		err := DecodeBody([]byte(in), &body{})
+		if !errors.Is(err, errcode.InvalidRequest) || len(err.Error()) > 1024 {
+			t.Errorf("%.20s…: %d bytes, %.100v", in, len(err.Error()), err)
+		}
+	}
+}
+
 func FuzzDecodeBody(f *testing.F) {
 	for _, s := range []string{"", "{}", "null", "[]", `{"name":1}`, `{"a":{"b":[1,2,{"c":null}]}}`, "\xff\xfe", `{"name":"\ud800"}`} {
 		f.Add([]byte(s))
@@ -56,8 +86,13 @@ func FuzzDecodeBody(f *testing.F) {
 			A    map[string]any `json:"a"`
 			N    []int8         `json:"n"`
 		}
-		if err := DecodeBody(data, &v); err != nil && !errors.Is(err, errcode.InvalidRequest) {
+		err := DecodeBody(data, &v)
+		switch {
+		case err != nil && (!errors.Is(err, errcode.InvalidRequest) || len(err.Error()) > 1024):
 			t.Fatalf("%q: %v", data, err)
+		case err == nil && strings.ContainsRune(v.Name, utf8.RuneError) && !bytes.ContainsRune(data, utf8.RuneError) &&
+			!bytes.Contains(bytes.ToLower(data), []byte(`\ufffd`)):
+			t.Fatalf("%q was repaired to %q", data, v.Name)
 		}
 	})
 }

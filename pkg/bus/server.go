@@ -325,10 +325,19 @@ type Incoming struct {
 // invalid_request and names the field where it can.
 func (in *Incoming) Decode(v any) error { return DecodeBody(in.Data, v) }
 
-// DecodeBody decodes a request's body; an empty one is an empty object.
+// DecodeBody decodes a request's body; an empty one is an empty object. What a
+// decoder would repair, or could not read back from where it was stored, is
+// refused (see CheckText).
 func DecodeBody(data []byte, v any) error {
 	if len(data) == 0 {
 		data = []byte("{}")
+	}
+	switch field, fault := CheckText(data, maxDepth); {
+	case fault == "":
+	case field == "" || len(field) > maxField:
+		return errcode.New(errcode.InvalidRequest, "the body %s", fault)
+	default:
+		return errcode.Field(field, "%s", fault)
 	}
 	if bytes.Equal(bytes.TrimSpace(data), []byte("null")) {
 		return errcode.New(errcode.InvalidRequest, "the body must be a JSON object, not null")
@@ -341,15 +350,15 @@ func DecodeBody(data []byte, v any) error {
 	var syn *json.SyntaxError
 	switch {
 	case errors.As(err, &t) && t.Field != "":
-		return errcode.Field(t.Field, "must be %s, not %s", t.Type, t.Value)
+		return errcode.Field(t.Field, "must be %s, not %s", t.Type, headerText(t.Value))
 	case errors.As(err, &t):
-		return errcode.New(errcode.InvalidRequest, "the body must be a JSON object, not %s", t.Value)
+		return errcode.New(errcode.InvalidRequest, "the body must be a JSON object, not %s", headerText(t.Value))
 	case errors.As(err, &syn):
 		return errcode.Wrap(errcode.InvalidRequest, err, "the body is not valid JSON: %v (at byte %d)", err, syn.Offset)
 	case errors.Is(err, io.ErrUnexpectedEOF):
 		return errcode.New(errcode.InvalidRequest, "the body is not valid JSON: it ends too early")
 	}
-	return errcode.Wrap(errcode.InvalidRequest, err, "the body is not valid: %v", err)
+	return errcode.Wrap(errcode.InvalidRequest, err, "the body is not valid: %s", headerText(err.Error()))
 }
 
 func (in *Incoming) context(base context.Context) (context.Context, context.CancelFunc) {

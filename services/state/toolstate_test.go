@@ -111,6 +111,10 @@ func TestBadRequests(t *testing.T) {
 		{"append", `{` + doc + `,"key":"l"}`, "values"},
 		{"append", `{` + doc + `,"key":"s","values":[1]}`, "s"},
 		{"increment", `{` + doc + `,"key":"n"}`, "by"},
+		{"increment", `{` + doc + `,"key":"n","by":null}`, "by"},
+		{"increment", `{` + doc + `,"key":"n","by":"NaN"}`, "by"},
+		{"increment", `{` + doc + `,"key":"n","by":[1]}`, "by"},
+		{"increment", `{` + doc + `,"key":"n","by":"` + strings.Repeat("9", 500_000) + `x"}`, "by"},
 		{"increment", `{` + doc + `,"key":"l","by":1}`, "l"},
 		{"increment", `{` + doc + `,"key":"n","by":1e100}`, "n"},
 		{"update", `{` + doc + `}`, "set"},
@@ -198,6 +202,57 @@ func TestStoredForm(t *testing.T) {
 	if err != nil || st.History() != 1 {
 		t.Fatalf("history %d, want 1 (%v)", st.History(), err)
 	}
+}
+
+// A decoder would make U+FFFD of each of these: two chats would share a document,
+// two keys a value, and a unique append would lose an element.
+func TestWhatWouldBeRepairedIsRefused(t *testing.T) {
+	ns := natstest.Start(t)
+	start(t, ns)
+	nc := ns.Connect()
+	for _, bad := range []string{`\ud800`, `\udfff`, "\xff", "\xed\xa0\x80"} {
+		for _, c := range []struct{ op, body, field string }{
+			{"set", `"chatId":"` + bad + `","namespace":"n","key":"k","value":1`, "chatId"},
+			{"set", doc + `,"key":"` + bad + `","value":1`, "key"},
+			{"set", doc + `,"key":"k","value":{"a":"` + bad + `"}`, "value"},
+			{"append", doc + `,"key":"l","values":["` + bad + `"],"unique":true`, "values"},
+			{"update", doc + `,"set":{"` + bad + `":1}`, "set"},
+			{"clear", doc + `,"opId":"` + bad + `"`, "opId"},
+		} {
+			_, err := call[json.RawMessage](t, nc, "acme", c.op, `{`+c.body+`}`)
+			wantCode(t, err, errcode.InvalidRequest, c.field)
+		}
+	}
+}
+
+// What is taken can be read again, however deep it nests.
+func TestDeepValues(t *testing.T) {
+	ns := natstest.Start(t)
+	first := start(t, ns)
+	nc := ns.Connect()
+	nested := func(n int) string { return strings.Repeat("[", n) + strings.Repeat("]", n) }
+	taken := 0
+	for _, n := range []int{1, 100, 500, 512, 1000, 9_990, 9_997, 9_998, 9_999, 10_000, 20_000} {
+		_, err := call[message.ToolStateWritten](t, nc, "acme", "set", fmt.Sprintf(`{%s,"key":"k%d","value":%s}`, doc, n, nested(n)))
+		if err != nil {
+			wantCode(t, err, errcode.InvalidRequest, "value")
+			continue
+		}
+		taken++
+		_, err = call[message.ToolStateAppended](t, nc, "acme", "append", fmt.Sprintf(`{%s,"key":"l","values":[%s]}`, doc, nested(n)))
+		if err != nil {
+			wantCode(t, err, errcode.InvalidRequest, "values")
+		}
+	}
+	if taken < 3 {
+		t.Errorf("only %d values were taken", taken)
+	}
+	stop(t, first) // what it kept in memory is gone
+	start(t, ns)
+	if all := must[message.ToolStateData](t, nc, "acme", "all", `{`+doc+`}`); len(all.Data) != taken+1 {
+		t.Errorf("%d keys, want %d", len(all.Data), taken+1)
+	}
+	must[message.ToolStateWritten](t, nc, "acme", "set", `{`+doc+`,"key":"k","value":1}`)
 }
 
 // A value's TTL belongs to the message, so each kind of write must set it anew;

@@ -6,7 +6,6 @@ import (
 	"context"
 	"encoding/base64"
 	"math"
-	"unicode/utf8"
 
 	"github.com/toolbus/toolbus/contracts/errcode"
 	"github.com/toolbus/toolbus/contracts/message"
@@ -59,10 +58,6 @@ func op[Q, R any](fn func(ctx context.Context, tenant string, q Q) (R, error)) b
 		tenant, _, err := subject.ParseTenantOp(subject.FamilyFiles, in.Subject, false)
 		if err != nil {
 			return nil, err
-		}
-		// The decoder would quietly replace what is no UTF-8.
-		if !utf8.Valid(in.Data) {
-			return nil, errcode.New(errcode.InvalidRequest, "the body is not valid UTF-8; send other content with encoding base64")
 		}
 		var q Q
 		if err := in.Decode(&q); err != nil {

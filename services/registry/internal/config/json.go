@@ -6,10 +6,11 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"strconv"
-	"unicode/utf8"
 
 	"github.com/toolbus/toolbus/contracts/errcode"
+	"github.com/toolbus/toolbus/pkg/bus"
 )
 
 // maxDepth limits how deep objects and arrays nest.
@@ -20,11 +21,8 @@ const maxDepth = 64
 // they are written. Duplicate keys are collected, so that all are named; any
 // other fault ends it.
 func decode(raw []byte) (any, []errcode.FieldFault, error) {
-	if !utf8.Valid(raw) {
-		return nil, nil, errcode.Field("config", "is not valid UTF-8")
-	}
-	if at := loneSurrogate(raw); at >= 0 {
-		return nil, nil, errcode.Field("config", "has half a surrogate pair at byte %d", at)
+	if _, fault := bus.CheckText(raw, math.MaxInt); fault != "" {
+		return nil, nil, errcode.Field("config", "%s", fault)
 	}
 	d := &decoder{dec: json.NewDecoder(bytes.NewReader(raw))}
 	d.dec.UseNumber()
@@ -103,37 +101,4 @@ func jsonFault(err error) string {
 		return "it ends too early"
 	}
 	return err.Error()
-}
-
-// loneSurrogate finds a \uD800–\uDFFF escape without its other half, which
-// decoding would silently replace; -1 when there is none.
-func loneSurrogate(raw []byte) int {
-	for i := 0; i+1 < len(raw); i++ {
-		if raw[i] != '\\' {
-			continue
-		}
-		r, ok := escape(raw[i:])
-		switch {
-		case ok && r >= 0xd800 && r < 0xdc00:
-			if low, ok := escape(raw[i+6:]); !ok || low < 0xdc00 || low > 0xdfff {
-				return i
-			}
-			i += 11
-		case ok && r >= 0xdc00 && r <= 0xdfff:
-			return i
-		case ok:
-			i += 5
-		default:
-			i++ // a two-byte escape such as \\
-		}
-	}
-	return -1
-}
-
-func escape(b []byte) (uint64, bool) {
-	if len(b) < 6 || b[0] != '\\' || b[1] != 'u' {
-		return 0, false
-	}
-	r, err := strconv.ParseUint(string(b[2:6]), 16, 32)
-	return r, err == nil
 }

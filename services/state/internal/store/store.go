@@ -7,7 +7,6 @@ import (
 	"slices"
 	"strings"
 	"time"
-	"unicode/utf8"
 
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/prometheus/client_golang/prometheus"
@@ -86,12 +85,7 @@ func (h *Handler) Serve(ctx context.Context, in *bus.Incoming) (any, error) {
 	if !ok {
 		return nil, errcode.Field("op", "%.64q is not an operation of the store", op)
 	}
-	var v any
-	if !utf8.Valid(in.Data) {
-		err = errcode.New(errcode.InvalidRequest, "the body is not valid UTF-8")
-	} else {
-		v, err = serve(ctx, scope{tenant, agent, tool}, in)
-	}
+	v, err := serve(ctx, scope{tenant, agent, tool}, in)
 	outcome := "ok"
 	if err != nil {
 		outcome = string(errcode.Of(err))

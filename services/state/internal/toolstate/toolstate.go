@@ -10,7 +10,6 @@ import (
 	"strconv"
 	"strings"
 	"time"
-	"unicode/utf8"
 
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/prometheus/client_golang/prometheus"
@@ -96,12 +95,7 @@ func (h *Handler) Serve(ctx context.Context, in *bus.Incoming) (any, error) {
 	if !ok {
 		return nil, errcode.Field("op", "%.64q is not an operation of toolstate", op)
 	}
-	var v any
-	if !utf8.Valid(in.Data) {
-		err = errcode.New(errcode.InvalidRequest, "the body is not valid UTF-8")
-	} else {
-		v, err = serve(ctx, tenant, in)
-	}
+	v, err := serve(ctx, tenant, in)
 	outcome := "ok"
 	if err != nil {
 		outcome = string(errcode.Of(err))
@@ -248,16 +242,26 @@ func (h *Handler) append(ctx context.Context, tenant string, in *bus.Incoming) (
 }
 
 func (h *Handler) increment(ctx context.Context, tenant string, in *bus.Incoming) (any, error) {
-	var req message.ToolStateIncrement
+	var req struct { // message.ToolStateIncrement, but telling what is no number by its field
+		message.ToolStateRef
+		Key  string          `json:"key"`
+		By   json.RawMessage `json:"by"`
+		TTL  string          `json:"ttl"`
+		OpID string          `json:"opId"`
+	}
 	if err := decode(in, &req, &req.ToolStateRef, &req.Key); err != nil {
 		return nil, err
 	}
-	if req.By == "" {
+	var by json.Number
+	switch err := json.Unmarshal(req.By, &by); {
+	case len(req.By) == 0 || by == "" && err == nil:
 		return nil, errcode.Field("by", "is required")
+	case err != nil:
+		return nil, errcode.Field("by", "must be a number")
 	}
 	r, err := h.write(ctx, tenant, req.ToolStateRef, write{
 		kind: kindIncrement, opID: req.OpID, ttl: req.TTL,
-		apply: func(d *document.Document) (string, error) { return d.Increment(req.Key, req.By, h.limits.Limits) },
+		apply: func(d *document.Document) (string, error) { return d.Increment(req.Key, by, h.limits.Limits) },
 	})
 	return message.ToolStateIncremented{Value: json.Number(r.Text), Revision: r.Revision, ExpiresAt: stamp(r.Expires)}, err
 }
