@@ -3,8 +3,10 @@ package worker
 import (
 	"context"
 	"errors"
+	"math"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/nats-io/nats.go"
 
@@ -19,6 +21,9 @@ func TestReadCallRefusesWhatIsMalformed(t *testing.T) {
 		{`{"callId":"a.b"}`, "callId"},
 		{`{"callId":5}`, "callId"},
 		{`{"chatId":"a\u0000b"}`, "chatId"},
+		{"{\"chatId\":\"a\xffb\"}", "chatId"},
+		{`{"chatId":"a\ud800b"}`, "chatId"},
+		{`{"arguments":{"code":"\ud800"}}`, "arguments"},
 		{`{"chatId":"` + strings.Repeat("x", 257) + `"}`, "chatId"},
 		{`{"timeoutMs":-1}`, "timeoutMs"},
 		{`{"timeoutMs":"5s"}`, "timeoutMs"},
@@ -42,6 +47,17 @@ func TestReadCallRefusesWhatIsMalformed(t *testing.T) {
 	}
 	if req, _, err := readCall(nil, nil); err != nil || req.CallID == "" {
 		t.Errorf("an empty body is a call without arguments: %+v, %v", req, err)
+	}
+}
+
+func TestACallersTimeoutOnlyShortens(t *testing.T) {
+	for ms, want := range map[int64]time.Duration{
+		0: time.Minute, 1: time.Millisecond, 59_999: 59_999 * time.Millisecond, 60_000: time.Minute, 60_001: time.Minute,
+		9_223_372_036_855: time.Minute, 18_446_744_073_710: time.Minute, math.MaxInt64: time.Minute, // as nanoseconds they wrap around
+	} {
+		if got := shorter(time.Minute, ms); got != want {
+			t.Errorf("timeoutMs %d: %s, want %s", ms, got, want)
+		}
 	}
 }
 

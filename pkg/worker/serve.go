@@ -99,10 +99,7 @@ func (w *Worker) serve(ctx context.Context, h *hosted, in *bus.Incoming) (any, e
 		return nil, err
 	}
 	beats(req.CallID)
-	timeout := h.timeout
-	if t := time.Duration(req.TimeoutMs) * time.Millisecond; t > 0 && t < timeout {
-		timeout = t
-	}
+	timeout := shorter(h.timeout, req.TimeoutMs)
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	ctx, done := context.WithTimeoutCause(ctx, timeout, errcode.New(errcode.Timeout, "%s did not finish within %s", h.def.Name, timeout))
@@ -131,6 +128,15 @@ func (w *Worker) serve(ctx context.Context, h *hosted, in *bus.Incoming) (any, e
 		return nil, err
 	}
 	return w.result(ctx, spill, req.CallID, res, redact, start)
+}
+
+// shorter is a tool's limit, or what a caller asked for when that is less.
+// Asking for more than a duration holds is asking for more than the limit.
+func shorter(limit time.Duration, timeoutMs int64) time.Duration {
+	if timeoutMs > 0 && timeoutMs < limit.Milliseconds() {
+		return time.Duration(timeoutMs) * time.Millisecond
+	}
+	return limit
 }
 
 // readCall reads and checks the envelope of a call.
