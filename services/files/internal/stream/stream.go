@@ -5,6 +5,8 @@
 // Clients publish into our streams and choose the headers of what they store.
 // What the server adds to a stored message when it hands it out comes last, so
 // the last value of a Nats- header is the server's word; the first may be forged.
+// A status, too, is the server's only where no stored message is: on a chunk
+// without data a client may have set one, which nats.go takes for the server's.
 package stream
 
 import (
@@ -60,37 +62,46 @@ type Msg struct {
 // acknowledged before. ErrNone, ErrNoStream or an error with a code.
 func (r Reader) Last(ctx context.Context, subject string) (Msg, error) {
 	if r.Replicated {
-		return r.leaderLast(ctx, subject)
+		return r.leader(ctx, msgGet{LastFor: subject})
 	}
 	return r.DirectLast(ctx, subject)
 }
 
 // DirectLast is Last from any replica, which may be behind.
 func (r Reader) DirectLast(ctx context.Context, subject string) (Msg, error) {
-	return r.direct(ctx, "$JS.API.DIRECT.GET."+r.Name+"."+subject, nil)
+	return r.direct(ctx, "$JS.API.DIRECT.GET."+r.Name+"."+subject, nil, msgGet{LastFor: subject})
 }
 
 // At returns the message with a sequence, from any replica.
 func (r Reader) At(ctx context.Context, seq uint64) (Msg, error) {
-	return r.direct(ctx, "$JS.API.DIRECT.GET."+r.Name, fmt.Appendf(nil, `{"seq":%d}`, seq))
+	return r.direct(ctx, "$JS.API.DIRECT.GET."+r.Name, fmt.Appendf(nil, `{"seq":%d}`, seq), msgGet{Seq: seq})
 }
 
-func (r Reader) direct(ctx context.Context, to string, body []byte) (Msg, error) {
-	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
+// direct asks any replica. Nobody answering may be a forged status: the leader's
+// answer, in which a message cannot pose as a status, decides.
+func (r Reader) direct(ctx context.Context, to string, body []byte, get msgGet) (Msg, error) {
+	try, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()
-	m, err := r.Conn.RequestWithContext(ctx, to, body)
-	if err != nil {
-		return Msg{}, r.failure(ctx, err)
+	m, err := r.Conn.RequestWithContext(try, to, body)
+	switch {
+	case errors.Is(err, nats.ErrNoResponders):
+		return r.leader(ctx, get)
+	case err != nil:
+		return Msg{}, requestError(err)
 	}
 	return decode(m)
 }
 
-func (r Reader) leaderLast(ctx context.Context, subject string) (Msg, error) {
+// msgGet names a message to the stream's leader.
+type msgGet struct {
+	Seq     uint64 `json:"seq,omitempty"`
+	LastFor string `json:"last_by_subj,omitempty"`
+}
+
+func (r Reader) leader(ctx context.Context, get msgGet) (Msg, error) {
 	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()
-	body, err := json.Marshal(struct {
-		LastFor string `json:"last_by_subj"`
-	}{subject})
+	body, err := json.Marshal(get)
 	if err != nil {
 		return Msg{}, err
 	}
@@ -172,15 +183,12 @@ func (r Reader) Info(ctx context.Context, filter string) (State, error) {
 	}
 }
 
-// failure tells a missing stream from one that does not answer.
-func (r Reader) failure(ctx context.Context, err error) error {
-	if !errors.Is(err, nats.ErrNoResponders) {
-		return requestError(err)
+// absent tells a missing stream from one that does not answer.
+func (r Reader) absent(ctx context.Context) error {
+	if _, err := r.Info(ctx, ""); err != nil {
+		return err
 	}
-	if _, ierr := r.Info(ctx, ""); ierr != nil {
-		return ierr
-	}
-	return errcode.Wrap(errcode.Unavailable, err, "stream %s does not answer", r.Name)
+	return errcode.Wrap(errcode.Unavailable, nats.ErrNoResponders, "stream %s does not answer", r.Name)
 }
 
 func requestError(err error) error {

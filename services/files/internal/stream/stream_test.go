@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"testing"
 	"time"
 
@@ -71,6 +72,48 @@ func TestLast(t *testing.T) {
 	}
 	if _, err := r.At(t.Context(), 99); !errors.Is(err, ErrNone) {
 		t.Error(err)
+	}
+}
+
+// A client sets any header on what it stores; none of them passes for the
+// server's word, neither hiding a message nor what stands behind it.
+func TestForgedHeaders(t *testing.T) {
+	_, js, r := setup(t)
+	forged := []nats.Header{
+		{"Status": {"204"}, "Nats-Num-Pending": {"0"}},
+		{"Status": {"404"}},
+		{"Status": {"408"}},
+		{"Status": {"503"}},
+		{"Nats-Sequence": {"1"}, "Nats-Subject": {"s.other"}, "Nats-Time-Stamp": {"2001-01-01T00:00:00Z"}},
+		{"Nats-Sequence": {"99"}, "Status": {"204"}, "Nats-Num-Pending": {"5"}},
+		{"Nats-Sequence": {"no number"}, "Nats-Time-Stamp": {"never"}},
+	}
+	var seqs []uint64
+	for _, h := range forged {
+		m := nats.NewMsg("s.a")
+		m.Header = h
+		ack, err := js.PublishMsg(t.Context(), m)
+		if err != nil {
+			t.Fatal(err)
+		}
+		seqs = append(seqs, ack.Sequence)
+		for _, replicated := range []bool{false, true} {
+			r.Replicated = replicated
+			last, err := r.Last(t.Context(), "s.a")
+			if err != nil || last.Seq != ack.Sequence || last.Subject != "s.a" || time.Since(last.Time) > time.Hour {
+				t.Errorf("last of %v, replicated %v: %+v, %v", h, replicated, last, err)
+			}
+		}
+		at, err := r.At(t.Context(), ack.Sequence)
+		if err != nil || at.Seq != ack.Sequence || at.Subject != "s.a" {
+			t.Errorf("message %v: %+v, %v", h, at, err)
+		}
+	}
+	seqs = append(seqs, publish(t, js, "s.a", "behind"))
+	var walked []uint64
+	err := r.Walk(t.Context(), "s.a", 0, 0, func(m Msg) error { walked = append(walked, m.Seq); return nil })
+	if err != nil || !slices.Equal(walked, seqs) {
+		t.Errorf("walked %v of %v, %v", walked, seqs, err)
 	}
 }
 

@@ -44,9 +44,11 @@ func (r Reader) batch(ctx context.Context, subject string, from uint64, hint int
 	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()
 	// An inbox of its own: one under the connection's response inbox would be
-	// delivered twice.
+	// delivered twice. A channel, since what waits for a message in nats.go
+	// believes any status.
 	inbox := r.Conn.NewInbox()
-	sub, err := r.Conn.SubscribeSync(inbox)
+	msgs := make(chan *nats.Msg, 2*walkBatch)
+	sub, err := r.Conn.ChanSubscribe(inbox, msgs)
 	if err != nil {
 		return 0, false, requestError(err)
 	}
@@ -60,11 +62,13 @@ func (r Reader) batch(ctx context.Context, subject string, from uint64, hint int
 		return 0, false, requestError(err)
 	}
 	for {
-		m, err := sub.NextMsgWithContext(ctx)
-		if err != nil {
-			return 0, false, r.failure(ctx, err)
+		var m *nats.Msg
+		select {
+		case m = <-msgs:
+		case <-ctx.Done():
+			return 0, false, requestError(ctx.Err())
 		}
-		if len(m.Data) == 0 {
+		if last(m.Header, "Nats-Sequence") == "" { // no stored message
 			switch status := m.Header.Get("Status"); status {
 			case "204":
 				left, err := strconv.ParseUint(m.Header.Get("Nats-Num-Pending"), 10, 64)
@@ -75,7 +79,7 @@ func (r Reader) batch(ctx context.Context, subject string, from uint64, hint int
 			case "404":
 				return 0, false, nil
 			case "503":
-				return 0, false, r.failure(ctx, nats.ErrNoResponders)
+				return 0, false, r.absent(ctx)
 			}
 		}
 		msg, err := decode(m)
