@@ -80,7 +80,7 @@ func checkText(field, s string) error {
 // blank tells whether nothing of s can be seen.
 func blank(s string) bool {
 	for _, r := range s {
-		if !unicode.IsSpace(r) && !unicode.Is(unicode.Cf, r) && r != '\u2800' && !unicode.Is(unicode.Variation_Selector, r) {
+		if !unicode.IsSpace(r) && r != '\u2800' && !unicode.In(r, unicode.Cf, unicode.Variation_Selector, unicode.Other_Default_Ignorable_Code_Point) {
 			return false
 		}
 	}

@@ -19,7 +19,7 @@ var goodPaths = []string{
 }
 
 var badPaths = []string{
-	"", "/", "/etc/passwd", "a/", "a//b", ".", "..", "./a", "a/.", "a/../b", "../a", "a/..", " ", "a/ /b", "\t", "a/\u00a0/b", "a/\u200b", "\u3000",
+	"", "/", "/etc/passwd", "a/", "a//b", ".", "..", "./a", "a/.", "a/../b", "../a", "a/..", " ", "a/ /b", "\t", "a/\u00a0/b", "a/\u200b", "\u3000", "\u3164", "a/\u115f\u1160/b", "\uffa0 ",
 	`a\b`, `\\srv\x`, `..\x`, "C:", "C:/x", `C:\x`, "c:x", "a:b", "a\x00b", "a\nb", "a\x7f", "a\u0085b", "\xff", "a\xc3", "\u202etxt", "a\u2066b", "\u200fx", "\u061cx",
 	"e\u0301", "A\u030a", "a\u2028b", "a\ufffdb", strings.Repeat("x", 1025), strings.Repeat("ä", 513),
 }

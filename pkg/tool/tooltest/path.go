@@ -69,5 +69,5 @@ func hidden(r rune) bool {
 }
 
 func visible(r rune) bool {
-	return !unicode.IsSpace(r) && r != '\u2800' && !unicode.In(r, unicode.Cf, unicode.Variation_Selector)
+	return !unicode.IsSpace(r) && r != '\u2800' && !unicode.In(r, unicode.Cf, unicode.Variation_Selector, unicode.Other_Default_Ignorable_Code_Point)
 }

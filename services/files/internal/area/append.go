@@ -58,7 +58,10 @@ func (w *writer) admit(ctx context.Context, rec *record.Record) error {
 	var ok []*pending
 	var grow int64
 	for _, p := range w.group {
-		err := w.a.checkSize(rec.Size + grow + p.bytes())
+		err := w.a.checkSize(p.bytes()) // first alone: what a client announces may be huge
+		if err == nil {
+			err = w.a.checkSize(rec.Size + grow + p.bytes())
+		}
 		if err == nil {
 			err = w.a.checkQuota(ctx, w.b, grow+p.bytes(), 0)
 		}
