@@ -99,6 +99,9 @@ func (a *app) prepare() error {
 	if o := a.flags.output; o != outputTable && o != outputJSON {
 		return errcode.Field("output", "%q must be json or table", o)
 	}
+	if a.flags.server == "" { // "$UNSET" must not mean the default server
+		return errcode.Field("server", "is empty")
+	}
 	if a.flags.timeout < 0 {
 		return errcode.Field("timeout", "must not be negative")
 	}

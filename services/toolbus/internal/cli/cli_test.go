@@ -3,7 +3,9 @@ package cli
 import (
 	"bytes"
 	"encoding/json"
+	"errors"
 	"fmt"
+	"io"
 	"os"
 	"path/filepath"
 	"strings"
@@ -107,6 +109,7 @@ func TestUsageNamesTheField(t *testing.T) {
 		"file: is required":      {"apply"},
 		"output: \"xml\" must":   {"version", "-o", "xml"},
 		"listen: \"x\" is not":   {"up", "--listen", "x"},
+		"server: is empty":       {"get", "tools", "-s", ""},
 	} {
 		run(t, nil, "", args...).fails(t, 2, want)
 	}
@@ -266,3 +269,24 @@ func TestPrintable(t *testing.T) {
 		}
 	}
 }
+
+// Whatever is wrong with a local file or with stdout has a code that says whose
+// fault it is, also when it shows only while a large file is streamed.
+func TestLocalFaultsHaveACode(t *testing.T) {
+	in, err := (&app{}).open("file", t.TempDir())
+	if err == nil {
+		_, err = io.Copy(io.Discard, in)
+		err = errors.Join(err, in.Close())
+	}
+	var e *errcode.Error
+	if !errors.As(err, &e) || e.Code != errcode.InvalidRequest || e.Details == nil || e.Details.Fields[0].Field != "file" {
+		t.Errorf("a folder as input: %v", err)
+	}
+	if _, err := io.Copy(output{full{}}, strings.NewReader("x")); !errors.Is(err, errcode.Unavailable) {
+		t.Errorf("stdout is full: %v", err)
+	}
+}
+
+type full struct{}
+
+func (full) Write([]byte) (int, error) { return 0, errors.New("no space left") }

@@ -76,7 +76,7 @@ func (a *app) filesCat(ctx context.Context, args []string) error {
 	}
 	defer nc.Close()
 	var whole bytes.Buffer
-	to := a.std.Out
+	var to io.Writer = output{a.std.Out}
 	if a.flags.output == outputJSON {
 		to = &whole
 	}

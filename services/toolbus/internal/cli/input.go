@@ -15,16 +15,32 @@ import (
 // tool call may carry is less.
 const maxInput = 64 << 20
 
-// open opens a file, or stdin for "-".
+// open opens a file, or stdin for "-". What cannot be read is the caller's
+// mistake, by the name of the field.
 func (a *app) open(field, name string) (io.ReadCloser, error) {
 	if name == "-" {
-		return io.NopCloser(a.std.In), nil
+		return &input{a.std.In, io.NopCloser(nil), field}, nil
 	}
 	f, err := os.Open(name)
 	if err != nil {
 		return nil, inputError(field, err)
 	}
-	return f, nil
+	return &input{f, f, field}, nil
+}
+
+// input names its field in errors of reading.
+type input struct {
+	io.Reader
+	io.Closer
+	field string
+}
+
+func (in *input) Read(p []byte) (int, error) {
+	n, err := in.Reader.Read(p)
+	if err != nil && !errors.Is(err, io.EOF) {
+		err = inputError(in.field, err)
+	}
+	return n, err
 }
 
 // readInput reads all of a file, or of stdin for "-".
@@ -40,7 +56,7 @@ func (a *app) readInput(field, name string) ([]byte, error) {
 func readAll(field string, in io.Reader) ([]byte, error) {
 	b, err := io.ReadAll(io.LimitReader(in, maxInput+1))
 	if err != nil {
-		return nil, inputError(field, err)
+		return nil, err
 	}
 	if len(b) > maxInput {
 		return nil, errcode.OverLimit(errcode.TooLarge, maxInput, int64(len(b)), "%s: more than %d bytes", field, maxInput)

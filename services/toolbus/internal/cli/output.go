@@ -34,10 +34,19 @@ func (a *app) print(reply any, table func(w io.Writer)) error {
 }
 
 func (a *app) write(b []byte) error {
-	if _, err := a.std.Out.Write(b); err != nil {
-		return errcode.Wrap(errcode.Unavailable, err, "write the output: %v", err)
+	_, err := output{a.std.Out}.Write(b)
+	return err
+}
+
+// output is stdout, whose failures have a code.
+type output struct{ w io.Writer }
+
+func (o output) Write(b []byte) (int, error) {
+	n, err := o.w.Write(b)
+	if err != nil {
+		err = errcode.Wrap(errcode.Unavailable, err, "write the output: %v", err)
 	}
-	return nil
+	return n, err
 }
 
 // rows writes aligned columns under a head line. Cells are made safe for a
