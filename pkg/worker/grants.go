@@ -22,7 +22,7 @@ const (
 	// maxConfigAge is how long a configuration is believed without asking:
 	// change events are at most once.
 	maxConfigAge = 5 * time.Second
-	// askAgainEvery limits how often one agent's refusals ask the registry.
+	// askAgainEvery is how often one agent's refusals ask the registry at most.
 	askAgainEvery = 200 * time.Millisecond
 )
 
@@ -32,12 +32,21 @@ type agentKey struct{ tenant, agent string }
 type grants struct {
 	configs *cache.Cache[agentKey, message.AgentEntry]
 
-	mu    sync.Mutex
-	asked map[agentKey]time.Time
+	mu     sync.Mutex
+	asked  map[agentKey]time.Time // when a refusal last asked the registry
+	rounds map[agentKey]*round    // waiting for their turn to ask
+}
+
+// round is one question to the registry that the refusals of an agent share. All
+// of them were there before it is asked.
+type round struct {
+	done  chan struct{}
+	entry message.AgentEntry
+	err   error
 }
 
 func newGrants(nc *nats.Conn) (*grants, error) {
-	g := &grants{asked: map[agentKey]time.Time{}}
+	g := &grants{asked: map[agentKey]time.Time{}, rounds: map[agentKey]*round{}}
 	g.configs = cache.New(maxConfigAge, func(ctx context.Context, k agentKey) (message.AgentEntry, error) {
 		var e message.AgentEntry
 		err := bus.Retry(ctx, nc, subject.Registry(k.tenant, "get"), message.RegistryGet{AgentID: k.agent}, &e)
@@ -67,11 +76,11 @@ func (g *grants) settings(ctx context.Context, who subject.Agent, def tool.Defin
 	entry, err := g.configs.Get(ctx, k)
 	s, err := grant(who, def, entry, err)
 	refused := errors.Is(err, errcode.NotAllowed) || errors.Is(err, errcode.NotFound)
-	if !refused || !g.mayAskAgain(k) {
+	if !refused {
 		return s, err
 	}
 	// The refusal may rest on a configuration that has just changed.
-	entry, err = g.configs.Fresh(ctx, k)
+	entry, err = g.askAgain(ctx, k)
 	return grant(who, def, entry, err)
 }
 
@@ -92,16 +101,34 @@ func grant(who subject.Agent, def tool.Definition, entry message.AgentEntry, err
 	return nil, errcode.New(errcode.NotAllowed, "agent %q has no tool %q", who.Agent, def.Name)
 }
 
-func (g *grants) mayAskAgain(k agentKey) bool {
+// askAgain asks the registry after the call has come in, so that a grant counts
+// as soon as apply has answered; a call too soon after another refusal waits for
+// its turn, at most askAgainEvery.
+func (g *grants) askAgain(ctx context.Context, k agentKey) (message.AgentEntry, error) {
 	g.mu.Lock()
-	defer g.mu.Unlock()
-	now := time.Now()
-	if now.Sub(g.asked[k]) < askAgainEvery {
-		return false
+	r := g.rounds[k]
+	if r == nil {
+		r = &round{done: make(chan struct{})}
+		g.rounds[k] = r
+		time.AfterFunc(askAgainEvery-time.Since(g.asked[k]), func() { g.ask(k, r) })
 	}
+	g.mu.Unlock()
+	select {
+	case <-r.done:
+		return r.entry, r.err
+	case <-ctx.Done():
+		return message.AgentEntry{}, ctx.Err()
+	}
+}
+
+func (g *grants) ask(k agentKey, r *round) {
+	g.mu.Lock()
+	delete(g.rounds, k)        // who comes from now on may know of a later change
 	if len(g.asked) > 10_000 { // foreign names must not fill the memory
 		clear(g.asked)
 	}
-	g.asked[k] = now
-	return true
+	g.asked[k] = time.Now()
+	g.mu.Unlock()
+	r.entry, r.err = g.configs.Fresh(context.Background(), k) // a load has a limit of its own
+	close(r.done)
 }
