@@ -131,7 +131,11 @@ func TestUpServesMetricsAndWritesLogFiles(t *testing.T) {
 		t.Fatalf("no HTTP address on stderr:\n%s", p.Stderr())
 	}
 	for _, path := range []string{"/healthz", "/readyz", "/metrics"} {
-		r, err := http.Get("http://" + m[1] + path)
+		req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://"+m[1]+path, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		r, err := http.DefaultClient.Do(req)
 		if err != nil {
 			t.Fatal(err)
 		}

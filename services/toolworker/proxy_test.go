@@ -1,6 +1,7 @@
 package toolworker_test
 
 import (
+	"errors"
 	"io"
 	"net"
 	"net/url"
@@ -43,7 +44,7 @@ func newProxy(t *testing.T, server string) *proxy {
 				_ = c.Close()
 				continue
 			}
-			s, err := net.Dial("tcp", u.Host)
+			s, err := (&net.Dialer{}).DialContext(t.Context(), "tcp", u.Host)
 			if err != nil {
 				_ = c.Close()
 				continue
@@ -80,7 +81,7 @@ func (p *proxy) pipe(to, from net.Conn) {
 			}
 		}
 		if err != nil {
-			if err == io.EOF && !dead {
+			if errors.Is(err, io.EOF) && !dead {
 				_ = to.Close()
 			}
 			return

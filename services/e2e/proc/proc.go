@@ -158,12 +158,12 @@ func Run(ctx context.Context, c Command) (Result, error) {
 type output struct {
 	mu   sync.Mutex
 	b    bytes.Buffer
-	copy io.Writer
+	tee  io.Writer
 	once sync.Once
 	line chan struct{}
 }
 
-func newOutput(copy io.Writer) *output { return &output{copy: copy, line: make(chan struct{})} }
+func newOutput(tee io.Writer) *output { return &output{tee: tee, line: make(chan struct{})} }
 
 func (o *output) Write(p []byte) (int, error) {
 	o.mu.Lock()
@@ -171,8 +171,8 @@ func (o *output) Write(p []byte) (int, error) {
 	if bytes.IndexByte(p, '\n') >= 0 {
 		defer o.once.Do(func() { close(o.line) })
 	}
-	if o.copy != nil {
-		_, _ = o.copy.Write(p)
+	if o.tee != nil {
+		_, _ = o.tee.Write(p)
 	}
 	return o.b.Write(p)
 }

@@ -61,9 +61,12 @@ func Parse(expr string) (Schedule, error) {
 		}
 		return Schedule{next: cron.EveryWithMin(every, time.Second), every: every, text: text}, nil
 	}
-	p := cron.NewParser(cron.SecondOptional | cron.Minute | cron.Hour | cron.Dom | cron.Month | cron.Dow |
-		cron.Descriptor | cron.DowOrDom).WithMaxSearchYears(searchYears)
-	next, err := p.Parse(text)
+	p, err := cron.TryNewParser(cron.SecondOptional | cron.Minute | cron.Hour | cron.Dom | cron.Month | cron.Dow |
+		cron.Descriptor | cron.DowOrDom)
+	if err != nil {
+		return Schedule{}, err
+	}
+	next, err := p.WithMaxSearchYears(searchYears).Parse(text)
 	if err != nil {
 		return Schedule{}, fmt.Errorf("is not a cron expression: %w", err)
 	}

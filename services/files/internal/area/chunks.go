@@ -12,8 +12,6 @@ import (
 	"github.com/toolbus/toolbus/services/files/internal/record"
 )
 
-const headerChunk = message.HeaderChunk
-
 // prepared is content that stands in chunks, but that no metadata names yet.
 type prepared struct {
 	id     string
@@ -50,7 +48,7 @@ func (a *Area) add(ctx context.Context, b *bucket, p *prepared, data []byte) err
 		part := data[:min(size, len(data))]
 		data = data[len(part):]
 		m := nats.NewMsg(b.chunk(p.id))
-		m.Header.Set(headerChunk, strconv.Itoa(p.chunks))
+		m.Header.Set(message.HeaderChunk, strconv.Itoa(p.chunks))
 		m.Data = part
 		seq, err := a.put(ctx, b, m, p.tail)
 		if err != nil {

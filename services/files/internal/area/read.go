@@ -68,7 +68,7 @@ func (s *scanner) visit(m stream.Msg) error {
 		return stream.Stop
 	}
 	// Our chunks are numbered, so that a missing one does not go unnoticed.
-	if h := m.Header.Get(headerChunk); h != "" && h != strconv.Itoa(s.number) {
+	if h := m.Header.Get(message.HeaderChunk); h != "" && h != strconv.Itoa(s.number) {
 		return errVanished
 	}
 	if s.r.Tail > 0 {

@@ -6,7 +6,6 @@ import (
 	"encoding/hex"
 	"encoding/json"
 	"errors"
-	"strconv"
 	"time"
 
 	"github.com/nats-io/nats.go"
@@ -64,8 +63,8 @@ func (a *Area) prepareUpload(ctx context.Context, b *bucket, u *message.FileChun
 		if stored += int64(len(m.Data)); stored > 2*u.Size+64<<20 {
 			return errcode.Field("upload.size", "%d bytes were announced, far more were stored", u.Size)
 		}
-		n, err := strconv.Atoi(m.Header.Get(headerChunk))
-		if err != nil || n < 0 || n >= u.Chunks {
+		n, ok := m.Chunk()
+		if !ok || n >= u.Chunks {
 			inOrder = false
 			return nil
 		}

@@ -6,7 +6,6 @@ package blobs
 import (
 	"context"
 	"errors"
-	"strconv"
 	"sync"
 	"time"
 
@@ -134,8 +133,8 @@ func (b *Blobs) find(ctx context.Context, stored string) error {
 		if seen++; seen > message.MaxBlobChunks {
 			return stream.Stop
 		}
-		n, err := strconv.Atoi(m.Header.Get(message.HeaderChunk))
-		if err != nil || n < 0 || n >= message.MaxBlobChunks {
+		n, ok := m.Chunk()
+		if !ok || n >= message.MaxBlobChunks {
 			return nil
 		}
 		if _, twice := at[n]; !twice {

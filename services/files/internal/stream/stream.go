@@ -21,6 +21,7 @@ import (
 	"github.com/nats-io/nats.go"
 
 	"github.com/toolbus/toolbus/contracts/errcode"
+	"github.com/toolbus/toolbus/contracts/message"
 )
 
 var (
@@ -56,6 +57,13 @@ type Msg struct {
 	Time    time.Time // when it was stored, by the server's clock
 	Header  nats.Header
 	Data    []byte
+}
+
+// Chunk is the number that whoever published a chunk gave it; false when it has
+// none.
+func (m Msg) Chunk() (int, bool) {
+	n, err := strconv.Atoi(m.Header.Get(message.HeaderChunk))
+	return n, err == nil && n >= 0
 }
 
 // Last returns the last message of subject; it sees every write that was

@@ -78,7 +78,7 @@ func plain(k string) bool {
 	if k == "" || len(k) > 64 {
 		return false
 	}
-	for i := 0; i < len(k); i++ {
+	for i := range len(k) {
 		c := k[i]
 		if (c < 'a' || c > 'z') && (c < 'A' || c > 'Z') && (c < '0' || c > '9') && c != '_' && c != '-' && c != '$' {
 			return false

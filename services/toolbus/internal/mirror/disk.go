@@ -135,6 +135,12 @@ func (d *disk) regular(name string) (fs.FileInfo, bool) {
 	return info, err == nil && info.Mode().IsRegular()
 }
 
+// isFolder is false also for a symbolic link to one.
+func (d *disk) isFolder(name string) bool {
+	info, err := d.root.Lstat(name)
+	return err == nil && info.IsDir()
+}
+
 // digest is a file's SHA-256 in lower-case hex.
 func (d *disk) digest(name string) (string, error) {
 	f, err := d.root.Open(name)
@@ -153,18 +159,17 @@ func (d *disk) digest(name string) (string, error) {
 // name that is gone, or leads through a symbolic link, is left alone.
 func (d *disk) remove(name, keep string) (bool, error) {
 	for at := path.Dir(name); at != keep && at != "."; at = path.Dir(at) {
-		if info, err := d.root.Lstat(at); err != nil || !info.IsDir() {
+		if !d.isFolder(at) {
 			return false, nil
 		}
 	}
-	info, err := d.root.Lstat(name)
-	if errors.Is(err, fs.ErrNotExist) || err == nil && info.IsDir() {
+	if d.isFolder(name) {
 		return false, nil
 	}
-	if err == nil {
-		err = d.root.Remove(name)
-	}
-	if err != nil {
+	if err := d.root.Remove(name); err != nil {
+		if errors.Is(err, fs.ErrNotExist) {
+			err = nil
+		}
 		return false, diskError(err)
 	}
 	for at := path.Dir(name); at != keep && at != "."; at = path.Dir(at) {
@@ -172,7 +177,7 @@ func (d *disk) remove(name, keep string) (bool, error) {
 			break
 		}
 	}
-	return true, nil
+	return true, nil //nolint:nilerr // a folder that stays because it is not empty is no fault
 }
 
 // walk calls fn for everything below dir that is no folder.

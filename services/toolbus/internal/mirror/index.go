@@ -39,8 +39,8 @@ func loadIndex(d *disk, tenant string) (index, error) {
 		return ix, diskError(err)
 	}
 	var old index
-	if json.Unmarshal(b, &old) != nil {
-		return ix, nil
+	if err := json.Unmarshal(b, &old); err != nil {
+		return ix, nil //nolint:nilerr // an unreadable index is none
 	}
 	if old.Tenant != tenant {
 		// On a file system that ignores case, two tenants can share a folder.

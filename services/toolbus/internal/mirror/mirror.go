@@ -245,7 +245,8 @@ func (s *syncer) record(name, version string) error {
 }
 
 func (s *syncer) one(ctx context.Context, it item) error {
-	version, err := "", error(nil)
+	var version string
+	var err error
 	if it.file != nil {
 		version, err = s.file(ctx, it)
 	} else {
