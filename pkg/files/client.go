@@ -13,6 +13,7 @@ import (
 	"github.com/toolbus/toolbus/contracts/message"
 	"github.com/toolbus/toolbus/contracts/subject"
 	"github.com/toolbus/toolbus/pkg/bus"
+	"github.com/toolbus/toolbus/pkg/paths"
 	"github.com/toolbus/toolbus/pkg/tool"
 )
 
@@ -50,7 +51,7 @@ func (c *Client) Create(ctx context.Context, path string, content []byte) (tool.
 const requestOverhead = 8 << 10
 
 func (c *Client) write(ctx context.Context, path string, content []byte, mode string) (tool.FileInfo, error) {
-	if err := CheckPath(path); err != nil {
+	if err := paths.Check(path); err != nil {
 		return tool.FileInfo{}, err
 	}
 	q := message.FileWrite{Path: path, Mode: mode, OpID: bus.NewOpID()}
@@ -87,7 +88,7 @@ func (c *Client) written(_ context.Context, r message.FileWritten) (tool.FileInf
 
 // Stat returns a file's particulars and whether it exists.
 func (c *Client) Stat(ctx context.Context, path string) (tool.FileInfo, bool, error) {
-	if err := CheckPath(path); err != nil {
+	if err := paths.Check(path); err != nil {
 		return tool.FileInfo{}, false, err
 	}
 	var r message.FileInfo
@@ -100,7 +101,7 @@ func (c *Client) Stat(ctx context.Context, path string) (tool.FileInfo, bool, er
 
 // List returns the files whose path starts with prefix, sorted by path.
 func (c *Client) List(ctx context.Context, prefix string) ([]tool.FileInfo, error) {
-	if err := CheckPrefix(prefix); err != nil {
+	if err := paths.CheckPrefix(prefix); err != nil {
 		return nil, err
 	}
 	var out []tool.FileInfo
@@ -125,7 +126,7 @@ func (c *Client) List(ctx context.Context, prefix string) ([]tool.FileInfo, erro
 
 // Delete removes a file and reports whether it was there.
 func (c *Client) Delete(ctx context.Context, path string) (bool, error) {
-	if err := CheckPath(path); err != nil {
+	if err := paths.Check(path); err != nil {
 		return false, err
 	}
 	var r message.FileDeleted

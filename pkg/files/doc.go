@@ -1,3 +1,2 @@
-// Package files is the client of a tenant's file area: tool.Files over NATS,
-// and the rules for paths.
+// Package files is the client of a tenant's file area: tool.Files over NATS.
 package files

@@ -10,6 +10,7 @@ import (
 
 	"github.com/toolbus/toolbus/contracts/errcode"
 	"github.com/toolbus/toolbus/contracts/message"
+	"github.com/toolbus/toolbus/pkg/paths"
 	"github.com/toolbus/toolbus/pkg/tool"
 )
 
@@ -22,7 +23,7 @@ const (
 // is none. It is one version's content, never a mixture; a file that changes
 // faster than it can be read is a conflict.
 func (c *Client) Read(ctx context.Context, path string) (content []byte, info tool.FileInfo, exists bool, err error) {
-	if err := CheckPath(path); err != nil {
+	if err := paths.Check(path); err != nil {
 		return nil, tool.FileInfo{}, false, err
 	}
 	for range readTries {
@@ -106,7 +107,7 @@ func contentInfo(r message.FileContent) (tool.FileInfo, error) {
 // that is replaced while it is read is a conflict; w then has a part of the
 // version that is gone.
 func (c *Client) Get(ctx context.Context, path string, w io.Writer) (info tool.FileInfo, exists bool, err error) {
-	if err := CheckPath(path); err != nil {
+	if err := paths.Check(path); err != nil {
 		return tool.FileInfo{}, false, err
 	}
 	first, data, err := c.piece(ctx, message.FileRead{Path: path})

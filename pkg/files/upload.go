@@ -13,6 +13,7 @@ import (
 	"github.com/toolbus/toolbus/contracts/message"
 	"github.com/toolbus/toolbus/contracts/subject"
 	"github.com/toolbus/toolbus/pkg/bus"
+	"github.com/toolbus/toolbus/pkg/paths"
 	"github.com/toolbus/toolbus/pkg/tool"
 )
 
@@ -23,7 +24,7 @@ const commitTimeout = 2 * time.Minute
 // Put replaces a file, or makes it, with what r gives, in constant memory.
 // Nobody sees the file before all of it is there.
 func (c *Client) Put(ctx context.Context, path string, r io.Reader) (tool.FileInfo, error) {
-	if err := CheckPath(path); err != nil {
+	if err := paths.Check(path); err != nil {
 		return tool.FileInfo{}, err
 	}
 	return c.put(ctx, path, r, 0, message.ModeOverwrite)

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/toolbus/toolbus/contracts/errcode"
+	"github.com/toolbus/toolbus/pkg/paths"
 	"github.com/toolbus/toolbus/pkg/tool"
 )
 
@@ -44,7 +45,7 @@ func (f *memoryFiles) at(ctx context.Context, path string) (fileKey, error) {
 	if err := ctx.Err(); err != nil {
 		return fileKey{}, errcode.From(err)
 	}
-	return fileKey{f.tenant, path}, checkPath(path)
+	return fileKey{f.tenant, path}, paths.Check(path)
 }
 
 func (f *memoryFiles) get(ctx context.Context, path string) (memoryFile, bool, error) {
@@ -109,7 +110,7 @@ func (f *memoryFiles) List(ctx context.Context, prefix string) ([]tool.FileInfo,
 	if err := ctx.Err(); err != nil {
 		return nil, errcode.From(err)
 	}
-	if err := checkPrefix(prefix); err != nil {
+	if err := paths.CheckPrefix(prefix); err != nil {
 		return nil, err
 	}
 	f.m.mu.Lock()

@@ -11,7 +11,7 @@ import (
 	"github.com/toolbus/toolbus/contracts/message"
 	"github.com/toolbus/toolbus/contracts/subject"
 	"github.com/toolbus/toolbus/pkg/bus"
-	"github.com/toolbus/toolbus/pkg/files"
+	"github.com/toolbus/toolbus/pkg/paths"
 	"github.com/toolbus/toolbus/services/files/internal/area"
 	"github.com/toolbus/toolbus/services/files/internal/record"
 )
@@ -73,7 +73,7 @@ type handlers struct {
 }
 
 func (h *handlers) upload(ctx context.Context, tenant string, q message.FileUpload) (message.FileUploadOpened, error) {
-	if err := files.CheckPath(q.Path); err != nil {
+	if err := paths.Check(q.Path); err != nil {
 		return message.FileUploadOpened{}, err
 	}
 	if q.Size < 0 {
@@ -100,7 +100,7 @@ func (h *handlers) write(ctx context.Context, tenant string, q message.FileWrite
 // change checks a write.
 func change(q message.FileWrite) (c area.Change, mode string, err error) {
 	c = area.Change{Path: q.Path, IfRevision: q.IfRevision, Upload: q.Upload}
-	if err := files.CheckPath(q.Path); err != nil {
+	if err := paths.Check(q.Path); err != nil {
 		return c, "", err
 	}
 	if c.OpID, err = opID(q.OpID); err != nil {
@@ -159,7 +159,7 @@ func opID(id string) (string, error) {
 }
 
 func (h *handlers) read(ctx context.Context, tenant string, q message.FileRead) (message.FileContent, error) {
-	if err := files.CheckPath(q.Path); err != nil {
+	if err := paths.Check(q.Path); err != nil {
 		return message.FileContent{}, err
 	}
 	switch {
@@ -178,14 +178,14 @@ func (h *handlers) read(ctx context.Context, tenant string, q message.FileRead) 
 }
 
 func (h *handlers) stat(ctx context.Context, tenant string, q message.FileStat) (message.FileInfo, error) {
-	if err := files.CheckPath(q.Path); err != nil {
+	if err := paths.Check(q.Path); err != nil {
 		return message.FileInfo{}, err
 	}
 	return h.area.Stat(ctx, tenant, q.Path)
 }
 
 func (h *handlers) list(ctx context.Context, tenant string, q message.FileList) (message.FileListing, error) {
-	if err := files.CheckPrefix(q.Prefix); err != nil {
+	if err := paths.CheckPrefix(q.Prefix); err != nil {
 		return message.FileListing{}, err
 	}
 	if q.Limit < 0 {
@@ -195,7 +195,7 @@ func (h *handlers) list(ctx context.Context, tenant string, q message.FileList) 
 }
 
 func (h *handlers) delete(ctx context.Context, tenant string, q message.FileDelete) (message.FileDeleted, error) {
-	if err := files.CheckPath(q.Path); err != nil {
+	if err := paths.Check(q.Path); err != nil {
 		return message.FileDeleted{}, err
 	}
 	id, err := opID(q.OpID)

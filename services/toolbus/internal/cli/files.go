@@ -14,6 +14,7 @@ import (
 	"github.com/toolbus/toolbus/contracts/subject"
 	"github.com/toolbus/toolbus/pkg/bus"
 	"github.com/toolbus/toolbus/pkg/files"
+	"github.com/toolbus/toolbus/pkg/paths"
 	"github.com/toolbus/toolbus/pkg/tool"
 )
 
@@ -114,7 +115,7 @@ func (a *app) filesPut(ctx context.Context, mode string, args []string) error {
 	if mode != message.ModeOverwrite && mode != message.ModeAppend && mode != message.ModeCreate {
 		return &usageError{errcode.Field("mode", "%q must be overwrite, append or create", mode)}
 	}
-	if err := files.CheckPath(path); err != nil {
+	if err := paths.Check(path); err != nil {
 		return err
 	}
 	in, err := a.open("file", from)

@@ -23,7 +23,7 @@ import (
 	"github.com/toolbus/toolbus/contracts/errcode"
 	"github.com/toolbus/toolbus/contracts/message"
 	"github.com/toolbus/toolbus/contracts/subject"
-	tenantfiles "github.com/toolbus/toolbus/pkg/files"
+	"github.com/toolbus/toolbus/pkg/paths"
 )
 
 // Source is the tenant that is mirrored.
@@ -120,7 +120,7 @@ func (s *syncer) plan(files []message.FileInfo, docs []message.ToolStateEntry) m
 	byPath := make(map[string]*message.FileInfo, len(files))
 	for i, f := range files {
 		// A mirror does not trust where its names come from.
-		if err := tenantfiles.CheckPath(f.Path); err != nil {
+		if err := paths.Check(f.Path); err != nil {
 			s.sum.Warnings = append(s.sum.Warnings, fmt.Sprintf("file %q was not mirrored: %v", f.Path, err))
 			continue
 		}

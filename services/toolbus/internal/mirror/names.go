@@ -26,7 +26,7 @@ const (
 // A segment keeps its name unless it cannot: too long, not allowed on this
 // system, equal but for case to a neighbour before it, a file where a folder
 // of that name is, or ending like the names made here. Such a one ends in "~"
-// and a hash of its true name. Paths must be valid (files.CheckPath).
+// and a hash of its true name. Paths must be valid (paths.Check).
 func fileNames(paths []string) map[string]string {
 	root := &folder{}
 	for _, p := range paths {

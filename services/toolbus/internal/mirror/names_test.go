@@ -8,7 +8,7 @@ import (
 
 	"pgregory.net/rapid"
 
-	"github.com/toolbus/toolbus/pkg/files"
+	"github.com/toolbus/toolbus/pkg/paths"
 )
 
 func TestFileNames(t *testing.T) {
@@ -87,15 +87,15 @@ func TestFileNamesNeverCollide(t *testing.T) {
 		rapid.StringMatching(`[aA.~ é]{1,3}x`),
 	)
 	rapid.Check(t, func(t *rapid.T) {
-		paths := rapid.SliceOfNDistinct(rapid.Map(rapid.SliceOfN(segment, 1, 3), func(s []string) string { return strings.Join(s, "/") }), 0, 12, rapid.ID).Draw(t, "paths")
-		for _, p := range paths {
-			if files.CheckPath(p) != nil {
+		drawn := rapid.SliceOfNDistinct(rapid.Map(rapid.SliceOfN(segment, 1, 3), func(s []string) string { return strings.Join(s, "/") }), 0, 12, rapid.ID).Draw(t, "paths")
+		for _, p := range drawn {
+			if paths.Check(p) != nil {
 				t.Fatalf("bad path %q drawn", p)
 			}
 		}
-		got := fileNames(paths)
-		if len(got) != len(paths) {
-			t.Fatalf("%d paths, %d names", len(paths), len(got))
+		got := fileNames(drawn)
+		if len(got) != len(drawn) {
+			t.Fatalf("%d paths, %d names", len(drawn), len(got))
 		}
 		seen := map[string]string{}
 		folders := map[string]string{}
@@ -123,8 +123,8 @@ func TestFileNamesNeverCollide(t *testing.T) {
 				t.Fatalf("the folder of %q is the file %q", p, other)
 			}
 		}
-		slices.Reverse(paths)
-		for p, local := range fileNames(paths) {
+		slices.Reverse(drawn)
+		for p, local := range fileNames(drawn) {
 			if got[p] != local {
 				t.Fatalf("%q: %q or %q, as the order goes", p, got[p], local)
 			}
@@ -137,7 +137,7 @@ func FuzzFileNames(f *testing.F) {
 		f.Add(s)
 	}
 	f.Fuzz(func(t *testing.T, p string) {
-		if files.CheckPath(p) != nil {
+		if paths.Check(p) != nil {
 			return
 		}
 		if local := fileNames([]string{p})[p]; !filepath.IsLocal(local) || strings.ContainsRune(local, 0) {

@@ -1,4 +1,7 @@
-package files
+// Package paths has the rules for the paths of a tenant's files. Whoever takes a
+// path checks it here: the service, its clients, the mirror and the in-memory
+// files of tooltest. It imports no transport.
+package paths
 
 import (
 	"strings"
@@ -10,16 +13,16 @@ import (
 	"github.com/toolbus/toolbus/contracts/errcode"
 )
 
-// MaxPath is the longest path, in bytes.
-const MaxPath = 1024
+// Max is the longest path, in bytes.
+const Max = 1024
 
-// CheckPath reports whether path names a file: relative, "/"-separated, valid
-// UTF-8 in NFC, 1 to MaxPath bytes; no empty, blank, "." or ".." segment, no
+// Check reports whether path names a file: relative, "/"-separated, valid
+// UTF-8 in NFC, 1 to Max bytes; no empty, blank, "." or ".." segment, no
 // control, bidirectional-control or replacement character, no backslash, no
 // drive ("C:").
 // Anything else is an invalid_request that names the field path. It is never
 // repaired, so that one file has one spelling.
-func CheckPath(path string) error {
+func Check(path string) error {
 	if path == "" {
 		return errcode.Field("path", "is required")
 	}
@@ -52,8 +55,8 @@ func CheckPrefix(prefix string) error {
 
 func checkText(field, s string) error {
 	switch {
-	case len(s) > MaxPath:
-		return errcode.Field(field, "is %d bytes long, at most %d are allowed", len(s), MaxPath)
+	case len(s) > Max:
+		return errcode.Field(field, "is %d bytes long, at most %d are allowed", len(s), Max)
 	case !utf8.ValidString(s):
 		return errcode.Field(field, "is not valid UTF-8")
 	case strings.ContainsRune(s, '\\'):

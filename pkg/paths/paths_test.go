@@ -1,4 +1,4 @@
-package files
+package paths
 
 import (
 	"errors"
@@ -24,9 +24,9 @@ var badPaths = []string{
 	"e\u0301", "A\u030a", "a\u2028b", "a\ufffdb", strings.Repeat("x", 1025), strings.Repeat("ä", 513),
 }
 
-func TestCheckPath(t *testing.T) {
+func TestCheck(t *testing.T) {
 	for _, p := range goodPaths {
-		if err := CheckPath(p); err != nil {
+		if err := Check(p); err != nil {
 			t.Errorf("%q refused: %v", p, err)
 		}
 		if err := CheckPrefix(p); err != nil {
@@ -34,7 +34,7 @@ func TestCheckPath(t *testing.T) {
 		}
 	}
 	for _, p := range badPaths {
-		err := CheckPath(p)
+		err := Check(p)
 		if !errors.Is(err, errcode.InvalidRequest) {
 			t.Errorf("%q: got %v, want invalid_request", p, err)
 			continue
@@ -50,18 +50,18 @@ func TestCheckPath(t *testing.T) {
 	}
 }
 
-func FuzzCheckPath(f *testing.F) {
+func FuzzCheck(f *testing.F) {
 	for _, p := range append(goodPaths, badPaths...) {
 		f.Add(p)
 	}
 	f.Fuzz(func(t *testing.T, p string) {
-		if CheckPath(p) != nil {
+		if Check(p) != nil {
 			return
 		}
 		// What is taken has one spelling, stays inside a root, and is a name that
 		// every system can hold.
 		switch {
-		case len(p) == 0 || len(p) > MaxPath || !utf8.ValidString(p) || !norm.NFC.IsNormalString(p):
+		case len(p) == 0 || len(p) > Max || !utf8.ValidString(p) || !norm.NFC.IsNormalString(p):
 			t.Fatalf("%q was taken", p)
 		case path.Clean(p) != p || path.IsAbs(p) || strings.ContainsAny(p, "\\\x00\n\r\t"):
 			t.Fatalf("%q was taken", p)
