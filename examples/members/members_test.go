@@ -16,12 +16,13 @@ import (
 	"github.com/toolbus/toolbus/contracts/errcode"
 	"github.com/toolbus/toolbus/examples/members"
 	"github.com/toolbus/toolbus/pkg/tool"
+	"github.com/toolbus/toolbus/pkg/tool/filetools"
 	"github.com/toolbus/toolbus/pkg/tool/tooltest"
 )
 
 func newEnv(t *testing.T) *tooltest.Env {
 	t.Helper()
-	env := tooltest.New(t, append(members.Tools(), tooltest.FileTools()...)...)
+	env := tooltest.New(t, append(members.Tools(), filetools.Tools()...)...)
 	env.SetNow(time.Date(2026, 3, 1, 0, 30, 0, 0, time.FixedZone("CET", 3600))) // in UTC still February
 	return env
 }
@@ -269,7 +270,7 @@ func TestConformance(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			for _, tl := range members.Tools() {
 				if tl.Definition().Name == name {
-					tooltest.Conformance(t, tl, tooltest.GivenArguments(args), tooltest.GivenTools(tooltest.FileTools()...))
+					tooltest.Conformance(t, tl, tooltest.GivenArguments(args), tooltest.GivenTools(filetools.Tools()...))
 					return
 				}
 			}

@@ -15,6 +15,7 @@ import (
 	"github.com/toolbus/toolbus/contracts/errcode"
 	"github.com/toolbus/toolbus/examples/relabeling"
 	"github.com/toolbus/toolbus/pkg/tool"
+	"github.com/toolbus/toolbus/pkg/tool/filetools"
 	"github.com/toolbus/toolbus/pkg/tool/tooltest"
 )
 
@@ -22,7 +23,7 @@ const chat = tooltest.DefaultChat
 
 func newEnv(t *testing.T) *tooltest.Env {
 	t.Helper()
-	return tooltest.New(t, append(relabeling.Tools(), tooltest.FileTools()...)...)
+	return tooltest.New(t, append(relabeling.Tools(), filetools.Tools()...)...)
 }
 
 func call(t *testing.T, env *tooltest.Env, name string, args any, opts ...tooltest.Option) tool.Result {
@@ -314,7 +315,7 @@ func TestConformance(t *testing.T) {
 	}{
 		{tool: relabeling.AddTrackingCode},
 		{tool: relabeling.SetRelabelDirection, given: []tooltest.Given{tooltest.GivenArguments(map[string]string{"direction": "DHL->DPD"})}},
-		{tool: relabeling.SubmitRelabeling, given: []tooltest.Given{ready, tooltest.GivenTools(tooltest.FileTools()...)}},
+		{tool: relabeling.SubmitRelabeling, given: []tooltest.Given{ready, tooltest.GivenTools(filetools.Tools()...)}},
 	} {
 		t.Run(c.tool.Definition().Name, func(t *testing.T) { tooltest.Conformance(t, c.tool, c.given...) })
 	}

@@ -48,8 +48,12 @@ func isNATS(p listed) bool {
 	return isNATSServer(p) || under(p.ImportPath, "github.com/nats-io/nats.go") || under(p.ImportPath, "github.com/synadia-io/orbit.go")
 }
 
-// toolOf is the name of the built-in tool that a package belongs to, or "".
+// toolOf is the name of the built-in tool that a package belongs to, or "". The
+// file tools stand in pkg, where tests of tools that call them find them.
 func toolOf(importPath string) string {
+	if importPath == ours+"pkg/tool/filetools" {
+		return "filetools"
+	}
 	rest, ok := strings.CutPrefix(importPath, ours+"services/tools/")
 	name, _, _ := strings.Cut(rest, "/")
 	if !ok || name == "catalog" {

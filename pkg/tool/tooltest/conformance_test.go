@@ -12,6 +12,7 @@ import (
 
 	"github.com/toolbus/toolbus/contracts/errcode"
 	"github.com/toolbus/toolbus/pkg/tool"
+	"github.com/toolbus/toolbus/pkg/tool/filetools"
 )
 
 // recorder lets a check fail without failing the test.
@@ -241,7 +242,7 @@ func TestConformancePasses(t *testing.T) {
 				return call.Call(ctx, "readFile", map[string]string{"path": "a"})
 			}),
 			given: []Given{
-				GivenSettings(map[string]string{"host": "h"}), GivenTools(FileTools()...), GivenArguments(textArgs{Text: "given"}),
+				GivenSettings(map[string]string{"host": "h"}), GivenTools(filetools.Tools()...), GivenArguments(textArgs{Text: "given"}),
 				GivenEnv(func(e *Env) { _ = e.State(DefaultChat, "ns").Set(context.Background(), "k", 1) }),
 			},
 		},

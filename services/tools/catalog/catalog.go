@@ -5,19 +5,18 @@ package catalog
 import (
 	"github.com/toolbus/toolbus/contracts/errcode"
 	"github.com/toolbus/toolbus/pkg/tool"
-	"github.com/toolbus/toolbus/services/tools/readfile"
-	"github.com/toolbus/toolbus/services/tools/writefile"
+	"github.com/toolbus/toolbus/pkg/tool/filetools"
 )
 
-// All makes one of each built-in tool.
+// All lists every built-in tool.
 func All() []tool.Tool {
 	return []tool.Tool{
-		readfile.New(),
-		writefile.New(),
+		filetools.ReadFile,
+		filetools.WriteFile,
 	}
 }
 
-// Select makes the tools with these names, all of them when none is given. An
+// Select lists the tools with these names, all of them when none is given. An
 // unknown name is not_found.
 func Select(names []string) ([]tool.Tool, error) {
 	if len(names) == 0 {

@@ -1,4 +1,4 @@
-package readfile_test
+package filetools_test
 
 import (
 	"encoding/json"
@@ -8,18 +8,16 @@ import (
 	"time"
 
 	"github.com/toolbus/toolbus/contracts/errcode"
+	"github.com/toolbus/toolbus/pkg/tool/filetools"
 	"github.com/toolbus/toolbus/pkg/tool/tooltest"
-	"github.com/toolbus/toolbus/services/tools/readfile"
 )
 
-type m = map[string]any
-
-func TestConformance(t *testing.T) {
-	tooltest.Conformance(t, readfile.New(), tooltest.GivenArguments(m{"path": "a/b.txt"}))
+func TestReadFileConforms(t *testing.T) {
+	tooltest.Conformance(t, filetools.ReadFile, tooltest.GivenArguments(m{"path": "a/b.txt"}))
 }
 
-func TestRead(t *testing.T) {
-	env := tooltest.New(t, readfile.New())
+func TestReadFile(t *testing.T) {
+	env := tooltest.New(t, filetools.ReadFile)
 	at := time.Date(2026, 5, 12, 8, 0, 0, 0, time.FixedZone("CEST", 7200))
 	env.SetNow(at)
 	r, err := env.Call(t.Context(), "readFile", m{"path": "a.json"})
@@ -44,8 +42,8 @@ func TestRead(t *testing.T) {
 	}
 }
 
-func TestRefused(t *testing.T) {
-	env := tooltest.New(t, readfile.New())
+func TestReadFileRefuses(t *testing.T) {
+	env := tooltest.New(t, filetools.ReadFile)
 	if _, err := env.Files().Write(t.Context(), "bin", []byte{0xff}); err != nil {
 		t.Fatal(err)
 	}

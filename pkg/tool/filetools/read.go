@@ -1,6 +1,4 @@
-// Package readfile is the tool readFile: other tools read files of the
-// tenant's area with it.
-package readfile
+package filetools
 
 import (
 	"context"
@@ -8,12 +6,11 @@ import (
 	"time"
 	"unicode/utf8"
 
-	"github.com/toolbus/toolbus/contracts/errcode"
 	"github.com/toolbus/toolbus/contracts/message"
 	"github.com/toolbus/toolbus/pkg/tool"
 )
 
-type args struct {
+type readArgs struct {
 	Path     string `json:"path" jsonschema:"relative path in the tenant's files, with / between folders"`
 	Encoding string `json:"encoding" enum:"utf8,base64" default:"utf8" jsonschema:"how to return the content; base64 for binary files"`
 }
@@ -34,17 +31,15 @@ type missing struct {
 	Content *string `json:"content"`
 }
 
-// New makes the tool. A file that is not there yet is no error:
+// ReadFile reads a file. One that is not there yet is no error:
 // {"success":true,"exists":false,"path","content":null}; else the data is
 // {"success":true,"exists":true,"path","content","size","modified"}. A bad path,
 // and a binary file read as utf8, are invalid_arguments.
-func New() tool.Tool {
-	return tool.New("readFile",
-		"Reads a file of the tenant's file area. A file that does not exist yet is no error: exists is false and content is null.",
-		execute, tool.Internal(), tool.Timeout(60*time.Second), tool.Version("0.1.0"))
-}
+var ReadFile = tool.New("readFile",
+	"Reads a file of the tenant's file area. A file that does not exist yet is no error: exists is false and content is null.",
+	read, tool.Internal(), tool.Timeout(60*time.Second), tool.Version("0.1.0"))
 
-func execute(ctx context.Context, call *tool.Call, in args) (tool.Result, error) {
+func read(ctx context.Context, call *tool.Call, in readArgs) (tool.Result, error) {
 	switch in.Encoding {
 	case "", message.EncodingUTF8, message.EncodingBase64:
 	default:
@@ -67,17 +62,4 @@ func execute(ctx context.Context, call *tool.Call, in args) (tool.Result, error)
 		return tool.Result{}, wrong("encoding", "the file is not UTF-8 text; read it with encoding base64")
 	}
 	return tool.Data(out), nil
-}
-
-func wrong(field, text string) error {
-	return errcode.Fields(errcode.InvalidArguments, errcode.FieldFault{Field: field, Message: text})
-}
-
-// asArguments says of a bad path that it is the caller's argument.
-func asArguments(err error) error {
-	e := errcode.From(err)
-	if e.Code == errcode.InvalidRequest && e.Details != nil && len(e.Details.Fields) > 0 {
-		return errcode.Fields(errcode.InvalidArguments, e.Details.Fields...)
-	}
-	return err
 }

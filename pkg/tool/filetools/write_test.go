@@ -1,4 +1,4 @@
-package writefile_test
+package filetools_test
 
 import (
 	"errors"
@@ -6,18 +6,18 @@ import (
 	"testing"
 
 	"github.com/toolbus/toolbus/contracts/errcode"
+	"github.com/toolbus/toolbus/pkg/tool/filetools"
 	"github.com/toolbus/toolbus/pkg/tool/tooltest"
-	"github.com/toolbus/toolbus/services/tools/writefile"
 )
 
 type m = map[string]any
 
-func TestConformance(t *testing.T) {
-	tooltest.Conformance(t, writefile.New(), tooltest.GivenArguments(m{"path": "a/b.txt", "content": "x", "mode": "append"}))
+func TestWriteFileConforms(t *testing.T) {
+	tooltest.Conformance(t, filetools.WriteFile, tooltest.GivenArguments(m{"path": "a/b.txt", "content": "x", "mode": "append"}))
 }
 
-func TestWrite(t *testing.T) {
-	env := tooltest.New(t, writefile.New())
+func TestWriteFile(t *testing.T) {
+	env := tooltest.New(t, filetools.WriteFile)
 	for _, c := range []struct {
 		args m
 		data string
@@ -39,8 +39,8 @@ func TestWrite(t *testing.T) {
 	}
 }
 
-func TestRefused(t *testing.T) {
-	env := tooltest.New(t, writefile.New())
+func TestWriteFileRefuses(t *testing.T) {
+	env := tooltest.New(t, filetools.WriteFile)
 	if _, err := env.Files().Write(t.Context(), "there", []byte("old")); err != nil {
 		t.Fatal(err)
 	}
@@ -66,7 +66,9 @@ func TestRefused(t *testing.T) {
 }
 
 func TestInternal(t *testing.T) {
-	if d := writefile.New().Definition(); d.Name != "writeFile" || !d.Internal {
-		t.Errorf("%+v", d)
+	for i, name := range []string{"readFile", "writeFile"} {
+		if d := filetools.Tools()[i].Definition(); d.Name != name || !d.Internal {
+			t.Errorf("%+v", d)
+		}
 	}
 }
