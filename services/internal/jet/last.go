@@ -219,14 +219,61 @@ func number(h nats.Header, name string) uint64 {
 }
 
 func directGet(o jetstream.JetStreamOptions, stream string) string {
-	prefix := "$JS.API."
+	return apiPrefix(o) + "DIRECT.GET." + stream
+}
+
+func apiPrefix(o jetstream.JetStreamOptions) string {
 	switch {
 	case o.APIPrefix != "":
-		prefix = strings.TrimSuffix(o.APIPrefix, ".") + "."
+		return strings.TrimSuffix(o.APIPrefix, ".") + "."
 	case o.Domain != "":
-		prefix = "$JS." + o.Domain + ".API."
+		return "$JS." + o.Domain + ".API."
 	}
-	return prefix + "DIRECT.GET." + stream
+	return "$JS.API."
+}
+
+// LastFromLeader returns the last message of a subject as the stream's leader
+// has it; jetstream.ErrMsgNotFound when there is none. It is the request that
+// nats.go makes only for streams without direct gets, which followers answer
+// too and may be behind.
+func LastFromLeader(ctx context.Context, js jetstream.JetStream, stream, subject string) (*jetstream.RawStreamMsg, error) {
+	req, err := json.Marshal(map[string]string{"last_by_subj": subject})
+	if err != nil {
+		return nil, err
+	}
+	reply, err := js.Conn().RequestWithContext(ctx, apiPrefix(js.Options())+"STREAM.MSG.GET."+stream, req)
+	if err != nil {
+		return nil, err
+	}
+	var resp struct {
+		Error   *jetstream.APIError `json:"error"`
+		Message *struct {
+			Subject string    `json:"subject"`
+			Seq     uint64    `json:"seq"`
+			Header  []byte    `json:"hdrs"`
+			Data    []byte    `json:"data"`
+			Time    time.Time `json:"time"`
+		} `json:"message"`
+	}
+	if err := json.Unmarshal(reply.Data, &resp); err != nil {
+		return nil, fmt.Errorf("unreadable message: %w", err)
+	}
+	switch {
+	case resp.Error != nil && resp.Error.ErrorCode == jetstream.JSErrCodeMessageNotFound:
+		return nil, jetstream.ErrMsgNotFound
+	case resp.Error != nil:
+		return nil, resp.Error
+	case resp.Message == nil:
+		return nil, errors.New("a reply without a message")
+	}
+	m := resp.Message
+	raw := &jetstream.RawStreamMsg{Subject: m.Subject, Sequence: m.Seq, Data: m.Data, Time: m.Time}
+	if len(m.Header) > 0 {
+		if raw.Header, err = nats.DecodeHeadersMsg(m.Header); err != nil {
+			return nil, fmt.Errorf("unreadable headers: %w", err)
+		}
+	}
+	return raw, nil
 }
 
 func withTimeout(ctx context.Context, d time.Duration) (context.Context, context.CancelFunc) {

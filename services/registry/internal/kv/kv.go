@@ -8,9 +8,7 @@ package kv
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
-	"fmt"
 	"slices"
 	"strings"
 	"sync"
@@ -97,7 +95,7 @@ func (b *Bucket) Get(ctx context.Context, key string) (e Entry, ok bool, err err
 	defer cancel()
 	var m *jetstream.RawStreamMsg
 	if b.leader {
-		m, err = b.fromLeader(ctx, key)
+		m, err = jet.LastFromLeader(ctx, b.js, "KV_"+b.name, b.prefix+key)
 	} else {
 		m, err = b.stream.GetLastMsgForSubject(ctx, b.prefix+key)
 	}
@@ -157,67 +155,6 @@ func (b *Bucket) entry(m *jetstream.RawStreamMsg) Entry {
 		Key: strings.TrimPrefix(m.Subject, b.prefix), Data: m.Data, Header: m.Header, Revision: m.Sequence, Time: m.Time,
 		Deleted: m.Header.Get("KV-Operation") != "" || m.Header.Get("Nats-Marker-Reason") != "",
 	}
-}
-
-// fromLeader asks the stream's leader, which nats.go does not once a stream
-// allows direct gets.
-func (b *Bucket) fromLeader(ctx context.Context, key string) (*jetstream.RawStreamMsg, error) {
-	req, err := json.Marshal(map[string]string{"last_by_subj": b.prefix + key})
-	if err != nil {
-		return nil, err
-	}
-	reply, err := b.js.Conn().RequestWithContext(ctx, b.apiSubject("STREAM.MSG.GET.KV_"+b.name), req)
-	if err != nil {
-		return nil, err
-	}
-	var r struct {
-		Error   *jetstream.APIError `json:"error"`
-		Message *struct {
-			Subject string    `json:"subject"`
-			Seq     uint64    `json:"seq"`
-			Header  []byte    `json:"hdrs"`
-			Data    []byte    `json:"data"`
-			Time    time.Time `json:"time"`
-		} `json:"message"`
-	}
-	if err := json.Unmarshal(reply.Data, &r); err != nil {
-		return nil, err
-	}
-	switch {
-	case r.Error != nil && r.Error.ErrorCode == jetstream.JSErrCodeMessageNotFound:
-		return nil, jetstream.ErrMsgNotFound
-	case r.Error != nil:
-		return nil, r.Error
-	case r.Message == nil:
-		return nil, errors.New("empty reply to a message get")
-	}
-	h, err := header(r.Message.Header)
-	if err != nil {
-		return nil, err
-	}
-	return &jetstream.RawStreamMsg{Subject: r.Message.Subject, Sequence: r.Message.Seq, Header: h, Data: r.Message.Data, Time: r.Message.Time}, nil
-}
-
-func (b *Bucket) apiSubject(op string) string {
-	switch o := b.js.Options(); {
-	case o.APIPrefix != "":
-		return strings.TrimSuffix(o.APIPrefix, ".") + "." + op
-	case o.Domain != "":
-		return "$JS." + o.Domain + ".API." + op
-	}
-	return "$JS.API." + op
-}
-
-// header reads a message's headers as they are stored.
-func header(raw []byte) (nats.Header, error) {
-	if len(raw) == 0 {
-		return nil, nil
-	}
-	h, err := nats.DecodeHeadersMsg(raw)
-	if err != nil {
-		return nil, fmt.Errorf("headers of a stored message: %w", err)
-	}
-	return h, nil
 }
 
 func unavailable(err error) error {

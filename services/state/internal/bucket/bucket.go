@@ -5,9 +5,7 @@ package bucket
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
-	"fmt"
 	"slices"
 	"strings"
 	"time"
@@ -62,11 +60,13 @@ func Open(ctx context.Context, js jetstream.JetStream, name string, cfg jetstrea
 // asks the stream's leader, since followers answer direct gets too and may be
 // behind.
 func (b *Bucket) Last(ctx context.Context, key string) (Message, error) {
-	get := b.direct
-	if b.leader {
-		get = b.fromLeader
+	var m *jetstream.RawStreamMsg
+	var err error
+	if to := jet.KVSubject(b.name, key); b.leader {
+		m, err = jet.LastFromLeader(ctx, b.js, "KV_"+b.name, to)
+	} else {
+		m, err = b.stream.GetLastMsgForSubject(ctx, to)
 	}
-	m, err := get(ctx, jet.KVSubject(b.name, key))
 	switch {
 	case errors.Is(err, jetstream.ErrMsgNotFound):
 		return Message{Key: key}, nil
@@ -74,52 +74,6 @@ func (b *Bucket) Last(ctx context.Context, key string) (Message, error) {
 		return Message{}, readError(err)
 	}
 	return b.message(m), nil
-}
-
-func (b *Bucket) direct(ctx context.Context, subject string) (*jetstream.RawStreamMsg, error) {
-	return b.stream.GetLastMsgForSubject(ctx, subject)
-}
-
-// fromLeader is the request that nats.go makes only for streams without direct
-// gets; only the stream's leader answers it.
-func (b *Bucket) fromLeader(ctx context.Context, subject string) (*jetstream.RawStreamMsg, error) {
-	req, err := json.Marshal(map[string]string{"last_by_subj": subject})
-	if err != nil {
-		return nil, err
-	}
-	reply, err := b.js.Conn().RequestWithContext(ctx, "$JS.API.STREAM.MSG.GET.KV_"+b.name, req)
-	if err != nil {
-		return nil, err
-	}
-	var resp struct {
-		Error   *jetstream.APIError `json:"error"`
-		Message *struct {
-			Subject string    `json:"subject"`
-			Seq     uint64    `json:"seq"`
-			Header  []byte    `json:"hdrs"`
-			Data    []byte    `json:"data"`
-			Time    time.Time `json:"time"`
-		} `json:"message"`
-	}
-	if err := json.Unmarshal(reply.Data, &resp); err != nil {
-		return nil, fmt.Errorf("unreadable message: %w", err)
-	}
-	switch {
-	case resp.Error != nil && resp.Error.ErrorCode == jetstream.JSErrCodeMessageNotFound:
-		return nil, jetstream.ErrMsgNotFound
-	case resp.Error != nil:
-		return nil, resp.Error
-	case resp.Message == nil:
-		return nil, errors.New("a reply without a message")
-	}
-	m := resp.Message
-	raw := &jetstream.RawStreamMsg{Subject: m.Subject, Sequence: m.Seq, Data: m.Data, Time: m.Time}
-	if len(m.Header) > 0 {
-		if raw.Header, err = nats.DecodeHeadersMsg(m.Header); err != nil {
-			return nil, fmt.Errorf("unreadable headers: %w", err)
-		}
-	}
-	return raw, nil
 }
 
 func (b *Bucket) message(m *jetstream.RawStreamMsg) Message {
