@@ -174,7 +174,7 @@ func encode(arguments any) (json.RawMessage, error) {
 		}
 		return raw, nil
 	}
-	b, err := bus.Marshal(arguments)
+	b, err := message.Marshal(arguments)
 	if err != nil {
 		return nil, errcode.Wrap(errcode.InvalidArguments, err, "arguments: %v", err)
 	}

@@ -19,6 +19,7 @@ import (
 	textmessage "golang.org/x/text/message"
 
 	"github.com/toolbus/toolbus/contracts/errcode"
+	"github.com/toolbus/toolbus/contracts/message"
 )
 
 // Schema is a compiled schema; safe for concurrent use.
@@ -75,7 +76,7 @@ func (s *Schema) Check(args json.RawMessage) (json.RawMessage, error) {
 		return nil, errcode.Fields(errcode.InvalidArguments, errcode.FieldFault{Field: "arguments", Message: "must be an object, not " + typeName(v)})
 	}
 	if s.defaults && fill(s.doc, obj) {
-		if args, err = marshal(obj); err != nil {
+		if args, err = message.Marshal(obj); err != nil {
 			return nil, err
 		}
 	}
@@ -185,10 +186,10 @@ func (s *Schema) faults(e *jsonschema.ValidationError, root any, out []errcode.F
 	case *kind.Enum:
 		want := make([]string, len(k.Want))
 		for i, w := range k.Want {
-			b, _ := marshal(w)
+			b, _ := message.Marshal(w)
 			want[i] = string(b)
 		}
-		got, _ := marshal(k.Got)
+		got, _ := message.Marshal(k.Got)
 		add(path, "must be one of %s, not %s", strings.Join(want, ", "), short(string(got)))
 		return out
 	case *kind.AnyOf, *kind.OneOf:
@@ -275,14 +276,4 @@ func cut(s string, most int) string {
 		return s
 	}
 	return strings.ToValidUTF8(s[:most], "") + "…"
-}
-
-func marshal(v any) (json.RawMessage, error) {
-	var b bytes.Buffer
-	enc := json.NewEncoder(&b)
-	enc.SetEscapeHTML(false)
-	if err := enc.Encode(v); err != nil {
-		return nil, err
-	}
-	return bytes.TrimSuffix(b.Bytes(), []byte("\n")), nil
 }

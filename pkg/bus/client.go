@@ -1,7 +1,6 @@
 package bus
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -75,7 +74,7 @@ func NewMsg(subject string, in any) (*nats.Msg, error) {
 		body = v
 	default:
 		var err error
-		if body, err = Marshal(in); err != nil {
+		if body, err = message.Marshal(in); err != nil {
 			return nil, errcode.Wrap(errcode.InvalidRequest, err, "the request has no JSON form: %v", err)
 		}
 	}
@@ -145,17 +144,6 @@ func MaxBody(nc *nats.Conn) int64 { return max(nc.MaxPayload()-8*1024, 1024) }
 
 // NewOpID makes an id that identifies a mutation across its retries.
 func NewOpID() string { return uuid.NewString() }
-
-// Marshal is json.Marshal without HTML escaping.
-func Marshal(v any) ([]byte, error) {
-	var b bytes.Buffer
-	enc := json.NewEncoder(&b)
-	enc.SetEscapeHTML(false)
-	if err := enc.Encode(v); err != nil {
-		return nil, err
-	}
-	return bytes.TrimSuffix(b.Bytes(), []byte("\n")), nil
-}
 
 func withDefaultTimeout(ctx context.Context) (context.Context, context.CancelFunc) {
 	if _, ok := ctx.Deadline(); ok {

@@ -223,7 +223,7 @@ func ReplyMsg(reply string, v any, err error) (*nats.Msg, error) {
 		e := errcode.From(err)
 		m.Header.Set(message.HeaderErrorCode, strconv.Itoa(e.Code.Status()))
 		m.Header.Set(message.HeaderError, headerText(e.Error()))
-		m.Data, err = Marshal(errcode.Body{Error: e})
+		m.Data, err = message.Marshal(errcode.Body{Error: e})
 		return m, err
 	}
 	switch x := v.(type) {
@@ -232,7 +232,7 @@ func ReplyMsg(reply string, v any, err error) (*nats.Msg, error) {
 	case Raw:
 		m.Header, m.Data = x.Header, x.Data
 	default:
-		m.Data, err = Marshal(v)
+		m.Data, err = message.Marshal(v)
 	}
 	return m, err
 }

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/toolbus/toolbus/contracts/errcode"
+	"github.com/toolbus/toolbus/contracts/message"
 )
 
 // Call is one call of a tool: who calls, with what, and the capabilities the
@@ -86,7 +87,7 @@ func (c *Call) Files() Files { return c.env.Files() }
 // the agent's configuration grants. Arguments are any value with a JSON object
 // form. A Result with Success false is not an error.
 func (c *Call) Call(ctx context.Context, name string, arguments any) (Result, error) {
-	b, err := marshal(arguments)
+	b, err := message.Marshal(arguments)
 	if err != nil {
 		return Result{}, errcode.Wrap(errcode.InvalidRequest, err, "arguments of %s have no JSON form: %v", name, err)
 	}
@@ -96,7 +97,7 @@ func (c *Call) Call(ctx context.Context, name string, arguments any) (Result, er
 // Progress tells the caller how far the call is; any value with a JSON form.
 // It is best effort and never blocks the tool.
 func (c *Call) Progress(v any) {
-	if b, err := marshal(v); err == nil {
+	if b, err := message.Marshal(v); err == nil {
 		c.env.Progress(b)
 	}
 }
@@ -153,22 +154,4 @@ func jsonKind(kind string) string {
 		return "a string"
 	}
 	return "a number (" + kind + ")"
-}
-
-// marshal is json.Marshal without HTML escaping, so that content reads as the
-// tool wrote it ("DHL->DPD", not "DHL-\u003eDPD").
-func marshal(v any) (json.RawMessage, error) {
-	if raw, ok := v.(json.RawMessage); ok {
-		if !json.Valid(raw) {
-			return nil, errors.New("not valid JSON")
-		}
-		return raw, nil
-	}
-	var b bytes.Buffer
-	enc := json.NewEncoder(&b)
-	enc.SetEscapeHTML(false)
-	if err := enc.Encode(v); err != nil {
-		return nil, err
-	}
-	return bytes.TrimRight(b.Bytes(), "\n"), nil
 }

@@ -3,6 +3,8 @@ package tool
 import (
 	"encoding/json"
 	"fmt"
+
+	"github.com/toolbus/toolbus/contracts/message"
 )
 
 // Result is what a tool that ran has to say.
@@ -27,7 +29,7 @@ func Fail(format string, args ...any) Result {
 // Data is a success with data for programs; the model sees its compact JSON.
 // A value that has no JSON form is a failure, which says so.
 func Data(v any) Result {
-	b, err := marshal(v)
+	b, err := message.Marshal(v)
 	if err != nil {
 		return Fail("the tool's data has no JSON form: %v", err)
 	}
@@ -36,7 +38,7 @@ func Data(v any) Result {
 
 // WithData adds data for programs to a result, success or failure.
 func (r Result) WithData(v any) Result {
-	b, err := marshal(v)
+	b, err := message.Marshal(v)
 	if err != nil {
 		return Fail("the tool's data has no JSON form: %v", err)
 	}

@@ -103,6 +103,9 @@ func TestResults(t *testing.T) {
 	if r := Data(map[string]string{"direction": "DHL->DPD"}); r.Content != `{"direction":"DHL->DPD"}` || string(r.Data) != r.Content {
 		t.Errorf("%+v", r)
 	}
+	if r := Data(json.RawMessage(`{ "direction": "DHL->DPD" }`)); r.Content != `{"direction":"DHL->DPD"}` || string(r.Data) != r.Content {
+		t.Errorf("JSON of the tool's own is not made compact: %+v", r)
+	}
 	if r := Data(func() {}); r.Success || r.ErrorMessage == "" {
 		t.Errorf("%+v", r)
 	}

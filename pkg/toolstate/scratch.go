@@ -175,7 +175,7 @@ func life(opts []tool.StateOption) string {
 }
 
 func encode(field string, v any) (json.RawMessage, error) {
-	raw, err := bus.Marshal(v)
+	raw, err := message.Marshal(v)
 	if err != nil {
 		return nil, errcode.Wrap(errcode.InvalidRequest, err, "%s: has no JSON form: %v", field, err)
 	}

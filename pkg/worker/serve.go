@@ -2,7 +2,6 @@ package worker
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"maps"
 	"runtime/debug"
@@ -257,8 +256,12 @@ func (h *hosted) cutOff(ctx context.Context) *errcode.Error {
 
 // result makes the reply, spilled when it does not fit one message.
 func (w *Worker) result(ctx context.Context, spill bus.Spill, callID string, res tool.Result, redact redactor, start time.Time) (any, error) {
-	if len(res.Data) > 0 && !json.Valid(res.Data) {
-		return nil, errcode.New(errcode.Internal, "the tool's data is not valid JSON")
+	if len(res.Data) > 0 {
+		data, err := message.Marshal(res.Data) // compact, as content shows it
+		if err != nil {
+			return nil, errcode.New(errcode.Internal, "the tool's data is not valid JSON")
+		}
+		res.Data = data
 	}
 	if res.Success && res.Content == "" && len(res.Data) > 0 {
 		res.Content = string(res.Data)

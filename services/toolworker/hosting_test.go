@@ -134,7 +134,7 @@ func TestWhateverAToolDoesTheCallerGetsOneAnswerAndTheWorkerLives(t *testing.T) 
 		fn("fails", func(context.Context, *tool.Call) (tool.Result, error) { return tool.Fail("no such order"), nil }),
 		fn("failsSilently", func(context.Context, *tool.Call) (tool.Result, error) { return tool.Result{}, nil }),
 		fn("dataOnly", func(context.Context, *tool.Call) (tool.Result, error) {
-			return tool.Data(map[string]string{"d": "DHL->DPD"}), nil
+			return tool.Result{Success: true, Data: json.RawMessage(`{ "d": "DHL->DPD" }`)}, nil
 		}),
 		fn("errs", func(context.Context, *tool.Call) (tool.Result, error) {
 			return tool.Result{}, fmt.Errorf("db: %w", errcode.New(errcode.QuotaExceeded, "full"))

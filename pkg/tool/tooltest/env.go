@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/toolbus/toolbus/contracts/errcode"
+	"github.com/toolbus/toolbus/contracts/message"
 	"github.com/toolbus/toolbus/contracts/subject"
 	"github.com/toolbus/toolbus/pkg/arguments"
 	"github.com/toolbus/toolbus/pkg/tool"
@@ -296,8 +297,12 @@ func execute(ctx context.Context, tl tool.Tool, call *tool.Call) (tool.Result, e
 
 // complete makes a tool's result what a caller sees.
 func complete(r tool.Result) (tool.Result, error) {
-	if len(r.Data) > 0 && !json.Valid(r.Data) {
-		return tool.Result{}, errcode.New(errcode.Internal, "the tool's data is not valid JSON")
+	if len(r.Data) > 0 {
+		data, err := message.Marshal(r.Data)
+		if err != nil {
+			return tool.Result{}, errcode.New(errcode.Internal, "the tool's data is not valid JSON")
+		}
+		r.Data = data
 	}
 	if r.Success {
 		r.ErrorMessage = ""

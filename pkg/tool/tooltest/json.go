@@ -3,8 +3,9 @@ package tooltest
 import (
 	"bytes"
 	"encoding/json"
-	"errors"
 	"reflect"
+
+	"github.com/toolbus/toolbus/contracts/message"
 )
 
 // encode is a value's JSON without HTML escaping; nil is an empty object.
@@ -15,33 +16,7 @@ func encode(v any) (json.RawMessage, error) {
 	case json.RawMessage:
 		return x, nil // as it is: a test may want to send rubbish
 	}
-	return value(v)
-}
-
-// value is the JSON of a value to be kept; nil is null.
-func value(v any) (json.RawMessage, error) {
-	if raw, ok := v.(json.RawMessage); ok {
-		if !json.Valid(raw) {
-			return nil, errors.New("not valid JSON")
-		}
-		return compact(raw), nil
-	}
-	var b bytes.Buffer
-	enc := json.NewEncoder(&b)
-	enc.SetEscapeHTML(false)
-	if err := enc.Encode(v); err != nil {
-		return nil, err
-	}
-	return bytes.TrimRight(b.Bytes(), "\n"), nil
-}
-
-// compact copies valid JSON without white space.
-func compact(raw json.RawMessage) json.RawMessage {
-	var b bytes.Buffer
-	if err := json.Compact(&b, raw); err != nil {
-		return raw
-	}
-	return b.Bytes()
+	return message.Marshal(v)
 }
 
 // equal compares two JSON values, whatever the order of their fields; numbers

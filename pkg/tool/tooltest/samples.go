@@ -5,6 +5,8 @@ import (
 	"maps"
 	"slices"
 	"strings"
+
+	"github.com/toolbus/toolbus/contracts/message"
 )
 
 // unknownField is a name that no schema has.
@@ -157,7 +159,7 @@ func raws(texts ...string) []json.RawMessage {
 
 // mustValue is for values made here, which have a JSON form.
 func mustValue(v any) json.RawMessage {
-	b, err := value(v)
+	b, err := message.Marshal(v)
 	if err != nil {
 		panic(err)
 	}

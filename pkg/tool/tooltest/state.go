@@ -164,7 +164,7 @@ func (s *memoryState) Append(ctx context.Context, key string, v any, opts ...too
 			list = append(list, raw)
 		}
 		n = len(list)
-		data[key], err = value(list)
+		data[key], err = message.Marshal(list)
 		return err
 	})
 	return n, err
@@ -188,7 +188,7 @@ func (s *memoryState) Increment(ctx context.Context, key string, by float64, opt
 			return errcode.Field("by", "the sum is not a finite number")
 		}
 		var err error
-		data[key], err = value(sum)
+		data[key], err = message.Marshal(sum)
 		return err
 	})
 	if err != nil {
@@ -273,12 +273,12 @@ func (s *memoryState) writeAt(ctx context.Context, revision *uint64, key string,
 
 // stored is the size of the document as the service stores it.
 func stored(d document) (int, error) {
-	b, err := value(message.ToolStateDocument{ExpiresAt: d.expires.UTC().Format(expiresFormat), Data: d.data})
+	b, err := message.Marshal(message.ToolStateDocument{ExpiresAt: d.expires.UTC().Format(expiresFormat), Data: d.data})
 	return len(b), err
 }
 
 func jsonValue(v any) (json.RawMessage, error) {
-	raw, err := value(v)
+	raw, err := message.Marshal(v)
 	if err != nil {
 		return nil, errcode.Field("value", "has no JSON form: %v", err)
 	}

@@ -11,7 +11,6 @@ import (
 
 	"github.com/toolbus/toolbus/contracts/message"
 	"github.com/toolbus/toolbus/contracts/subject"
-	"github.com/toolbus/toolbus/pkg/bus"
 	"github.com/toolbus/toolbus/pkg/cache"
 	"github.com/toolbus/toolbus/services/internal/jet"
 	"github.com/toolbus/toolbus/services/registry/internal/kv"
@@ -146,7 +145,7 @@ func (c *Catalogue) offer(key string, d message.ToolDefinition, stands kv.Entry,
 		}
 		o.Since, renewal = old.Since, true
 	}
-	data, err := bus.Marshal(o)
+	data, err := message.Marshal(o)
 	if err != nil {
 		return nil, false, err
 	}

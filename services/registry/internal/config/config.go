@@ -6,7 +6,6 @@ import (
 
 	"github.com/toolbus/toolbus/contracts/errcode"
 	"github.com/toolbus/toolbus/contracts/message"
-	"github.com/toolbus/toolbus/pkg/bus"
 )
 
 // Limits, in bytes of canonical JSON.
@@ -138,12 +137,12 @@ func build(doc map[string]any, single bool) (Parsed, error) {
 // canonical fills typed with a checked value and returns its JSON in the one
 // form that equal configurations share.
 func canonical(v, typed any) ([]byte, error) {
-	data, err := bus.Marshal(v) // sorts the keys of settings
+	data, err := message.Marshal(v) // sorts the keys of settings
 	if err == nil {
 		err = json.Unmarshal(data, typed)
 	}
 	if err == nil {
-		data, err = bus.Marshal(typed)
+		data, err = message.Marshal(typed)
 	}
 	if err != nil {
 		// The schema and the message types are one contract; this is our fault.

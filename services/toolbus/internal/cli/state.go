@@ -80,7 +80,7 @@ func (s *stateVerbs) all(ctx context.Context, _ []string) error {
 	if reply.Data == nil {
 		reply.Data = map[string]json.RawMessage{}
 	}
-	data, err := bus.Marshal(reply.Data)
+	data, err := message.Marshal(reply.Data)
 	if err != nil {
 		return err
 	}
