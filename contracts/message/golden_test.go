@@ -1,0 +1,151 @@
+package message_test
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"io"
+	"io/fs"
+	"os"
+	"reflect"
+	"strings"
+	"testing"
+
+	"github.com/toolbus/toolbus/contracts/errcode"
+	"github.com/toolbus/toolbus/contracts/message"
+)
+
+// golden says which message each file of testdata is.
+var golden = map[string]any{
+	"call/request":                      message.CallRequest{},
+	"call/least":                        message.CallRequest{},
+	"call/reply":                        message.CallReply{},
+	"call/failed-reply":                 message.CallReply{},
+	"call/arguments-error":              errcode.Body{},
+	"call/overloaded-error":             errcode.Body{},
+	"call/beat":                         message.ProgressEvent{},
+	"call/progress":                     message.ProgressEvent{},
+	"call/blob":                         message.Blob{},
+	"files/upload":                      message.FileUpload{},
+	"files/upload-reply":                message.FileUploadOpened{},
+	"files/write":                       message.FileWrite{},
+	"files/write-base64":                message.FileWrite{},
+	"files/write-upload":                message.FileWrite{},
+	"files/write-reply":                 message.FileWritten{},
+	"files/read":                        message.FileRead{},
+	"files/read-reply":                  message.FileContent{},
+	"files/read-missing-reply":          message.FileContent{},
+	"files/stat":                        message.FileStat{},
+	"files/stat-reply":                  message.FileInfo{},
+	"files/list":                        message.FileList{},
+	"files/list-reply":                  message.FileListing{},
+	"files/delete":                      message.FileDelete{},
+	"files/delete-reply":                message.FileDeleted{},
+	"files/fetch":                       message.FetchRequest{},
+	"files/conflict-error":              errcode.Body{},
+	"files/quota-error":                 errcode.Body{},
+	"registry/apply":                    message.RegistryApply{},
+	"registry/apply-reply":              message.RegistryApplied{},
+	"registry/apply-error":              errcode.Body{},
+	"registry/get":                      message.RegistryGet{},
+	"registry/get-reply":                message.AgentEntry{},
+	"registry/list":                     message.RegistryList{},
+	"registry/list-reply":               message.RegistryListing{},
+	"registry/delete":                   message.RegistryDelete{},
+	"registry/delete-reply":             message.RegistryDeleted{},
+	"registry/tenants-reply":            message.RegistryTenants{},
+	"registry/agent-tools-reply":        message.AgentToolsReply{},
+	"registry/announce":                 message.CatalogueAnnounce{},
+	"registry/announce-reply":           message.CatalogueAnnounced{},
+	"registry/catalogue-reply":          message.CatalogueTools{},
+	"toolstate/all.missing.reply":       message.ToolStateData{},
+	"toolstate/all.reply":               message.ToolStateData{},
+	"toolstate/all.request":             message.ToolStateAll{},
+	"toolstate/append.reply":            message.ToolStateAppended{},
+	"toolstate/append.request":          message.ToolStateAppend{},
+	"toolstate/clear.reply":             message.ToolStateCleared{},
+	"toolstate/clear.request":           message.ToolStateClear{},
+	"toolstate/delete.nothing.reply":    message.ToolStateDeleted{},
+	"toolstate/delete.reply":            message.ToolStateDeleted{},
+	"toolstate/delete.request":          message.ToolStateDelete{},
+	"toolstate/document":                message.ToolStateDocument{},
+	"toolstate/get.missing.reply":       message.ToolStateValue{},
+	"toolstate/get.null.reply":          message.ToolStateValue{},
+	"toolstate/get.reply":               message.ToolStateValue{},
+	"toolstate/get.request":             message.ToolStateGet{},
+	"toolstate/increment.reply":         message.ToolStateIncremented{},
+	"toolstate/increment.request":       message.ToolStateIncrement{},
+	"toolstate/list.everything.request": message.ToolStateList{},
+	"toolstate/list.reply":              message.ToolStateListing{},
+	"toolstate/list.request":            message.ToolStateList{},
+	"toolstate/set.plain.request":       message.ToolStateSet{},
+	"toolstate/set.reply":               message.ToolStateWritten{},
+	"toolstate/set.request":             message.ToolStateSet{},
+	"toolstate/update.reply":            message.ToolStateWritten{},
+	"toolstate/update.request":          message.ToolStateUpdate{},
+	"store/delete.reply":                message.StoreDeleted{},
+	"store/delete.request":              message.StoreDelete{},
+	"store/get.missing.reply":           message.StoreValue{},
+	"store/get.reply":                   message.StoreValue{},
+	"store/get.request":                 message.StoreGet{},
+	"store/list.everything.request":     message.StoreList{},
+	"store/list.reply":                  message.StoreKeys{},
+	"store/list.request":                message.StoreList{},
+	"store/set.plain.request":           message.StoreSet{},
+	"store/set.reply":                   message.StoreWritten{},
+	"store/set.request":                 message.StoreSet{},
+}
+
+// Every golden message decodes into its Go type without a field left over, and
+// encodes to the same JSON: any implementation can be held against the files.
+func TestGolden(t *testing.T) {
+	dir := os.DirFS("../testdata")
+	files, err := fs.Glob(dir, "*/*.json")
+	if err != nil || len(files) != len(golden) {
+		t.Errorf("%d files for %d messages: %v", len(files), len(golden), err)
+	}
+	for _, file := range files {
+		t.Run(file, func(t *testing.T) {
+			kind, ok := golden[strings.TrimSuffix(file, ".json")]
+			if !ok {
+				t.Fatal("no Go type")
+			}
+			raw, err := fs.ReadFile(dir, file)
+			if err != nil {
+				t.Fatal(err)
+			}
+			v := reflect.New(reflect.TypeOf(kind)).Interface()
+			dec := json.NewDecoder(bytes.NewReader(raw))
+			dec.DisallowUnknownFields()
+			if err := dec.Decode(v); err != nil {
+				t.Fatal(err)
+			}
+			if _, err := dec.Token(); !errors.Is(err, io.EOF) {
+				t.Fatalf("more than one JSON value: %v", err)
+			}
+			out, err := message.Marshal(v)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if got, want := canonical(t, out), canonical(t, raw); got != want {
+				t.Errorf("encodes to\n%s\nwant\n%s", got, want)
+			}
+		})
+	}
+}
+
+// canonical is equal for equal JSON, digits of numbers included.
+func canonical(t *testing.T, data []byte) string {
+	t.Helper()
+	dec := json.NewDecoder(bytes.NewReader(data))
+	dec.UseNumber()
+	var v any
+	if err := dec.Decode(&v); err != nil {
+		t.Fatal(err)
+	}
+	b, err := message.Marshal(v)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(b)
+}
