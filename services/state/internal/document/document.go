@@ -188,7 +188,7 @@ func (d *Document) Append(key string, values []json.RawMessage, unique bool, lim
 	old := d.values[key]
 	cur, err := old.array()
 	if err != nil {
-		return 0, errcode.Field(key, "%v", err)
+		return 0, errcode.Field("key", "%q %v", key, err)
 	}
 	if unique && cur.seen == nil {
 		cur.seen = make(map[string]struct{}, len(cur.list))
@@ -247,12 +247,12 @@ func (d *Document) Increment(key string, by json.Number, lim Limits) (string, er
 	cur := "0"
 	if v := d.values[key]; v != nil {
 		if cur = string(v.text()); !isNumber(cur) {
-			return "", errcode.Field(key, "holds %s, not a number", kind(cur))
+			return "", errcode.Field("key", "%q holds %s, not a number", key, kind(cur))
 		}
 	}
 	sum, err := decimal.Add(cur, by.String())
 	if err != nil {
-		return "", errcode.Field(key, "cannot be incremented by %.40s: %v", by, err)
+		return "", errcode.Field("key", "%q cannot be incremented by %.40s: %v", key, by, err)
 	}
 	_, err = d.Update(map[string]json.RawMessage{key: json.RawMessage(sum)}, nil, lim)
 	return sum, err
