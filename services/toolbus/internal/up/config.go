@@ -22,8 +22,9 @@ type Config struct {
 
 	// Sync is SyncAlways, or how often written data reach the disk (a Go
 	// duration). With a duration, writes acknowledged within it die with the
-	// machine's power, and writes are about ten times faster. The end of the
-	// process alone, kill -9 included, loses nothing either way.
+	// machine's power, and writes are two to three times faster, more on a slow
+	// disk (docs/adr/0005). The end of the process alone, kill -9 included, loses
+	// nothing either way.
 	Sync string
 
 	// SecretsDir holds a file per secret that {"$secret":"name"} in tool
