@@ -16,8 +16,11 @@ import (
 )
 
 // Ensure creates the stream, or updates it to cfg. Several replicas may do so
-// at once. It tries again while the cluster has no leader yet.
+// at once. It tries again while the cluster has no leader yet, for a minute.
 func Ensure(ctx context.Context, js jetstream.JetStream, cfg jetstream.StreamConfig) (jetstream.Stream, error) {
+	ctx, cancel := context.WithTimeout(ctx, ensureLimit)
+	defer cancel()
+	var reason error // why it is not there yet
 	for {
 		try, cancel := context.WithTimeout(ctx, 5*time.Second)
 		st, err := js.CreateOrUpdateStream(try, cfg)
@@ -27,29 +30,43 @@ func Ensure(ctx context.Context, js jetstream.JetStream, cfg jetstream.StreamCon
 		}
 		var api *jetstream.APIError
 		if errors.As(err, &api) && !passing(api) {
-			return nil, fmt.Errorf("stream %s: %w", cfg.Name, err)
+			return nil, errcode.Wrap(errcode.Unavailable, err, "stream %s cannot be made: %v", cfg.Name, err)
+		}
+		if reason == nil || ctx.Err() == nil {
+			reason = err
 		}
 		select {
 		case <-ctx.Done():
-			return nil, fmt.Errorf("stream %s: %w", cfg.Name, errors.Join(err, ctx.Err()))
+			if errors.Is(ctx.Err(), context.Canceled) {
+				return nil, fmt.Errorf("stream %s: %w", cfg.Name, errors.Join(reason, ctx.Err()))
+			}
+			return nil, errcode.Wrap(errcode.Unavailable, errors.Join(reason, ctx.Err()), "stream %s cannot be made: %v", cfg.Name, reason)
 		case <-time.After(200 * time.Millisecond):
 		}
 	}
 }
+
+// ensureLimit is how long Ensure tries: for ever would hide the reason.
+const ensureLimit = time.Minute
 
 // passing tells whether JetStream may answer otherwise later.
 func passing(e *jetstream.APIError) bool {
 	switch e.ErrorCode {
 	case jetstream.JSErrCodeStreamNameInUse: // another replica was faster: the next try updates
 		return true
-	case codeInvalidConfig: // sent with code 500
+	case codeInvalidConfig, codeNoStorage, codeNoMemory: // sent with code 500
 		return false
 	}
 	return e.Code >= 500 || e.Code == 404
 }
 
-// codeInvalidConfig says that a stream's configuration can never be had.
-const codeInvalidConfig = 10052
+const (
+	codeInvalidConfig = 10052 // the stream's configuration can never be had
+	// The server has not got what the stream reserves. Waiting for somebody to
+	// make room would hide that this is needed.
+	codeNoStorage = 10047
+	codeNoMemory  = 10028
+)
 
 // BucketStream is the stream under the KV bucket name: what nats.go's
 // CreateKeyValue makes, with history 1, plus what a bucket's own configuration

@@ -87,6 +87,20 @@ func TestEnsure(t *testing.T) {
 	}
 }
 
+// A server without room for what a stream reserves is reported, not waited for.
+func TestEnsureReportsMissingRoom(t *testing.T) {
+	ns := natstest.Start(t)
+	js := connect(t, ns)
+	cfg := jet.BucketStream("b", 1)
+	cfg.MaxBytes = 1 << 60
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	_, err := jet.Ensure(ctx, js, cfg)
+	if !errors.Is(err, errcode.Unavailable) || ctx.Err() != nil || !strings.Contains(err.Error(), "insufficient storage") {
+		t.Errorf("got %v", err)
+	}
+}
+
 func TestEnsureEndsWithItsContext(t *testing.T) {
 	ns := natstest.Start(t)
 	js := connect(t, ns)

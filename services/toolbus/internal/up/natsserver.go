@@ -17,12 +17,20 @@ import (
 
 // natsServer is the embedded server.
 type natsServer struct {
-	srv *server.Server
-	url string
+	srv      *server.Server
+	url      string
+	cfg      Config
+	log      telemetry.Logger
+	reserved int64 // bytes that streams reserve
+	memory   int64 // bytes that memory streams may take
+
+	unguard context.CancelFunc
+	guarded chan struct{} // closed when the guard has ended
 }
 
-// startNATS starts the server and returns when clients can connect.
-func startNATS(ctx context.Context, cfg Config, log telemetry.Logger) (*natsServer, error) {
+// startNATS starts the server and returns when clients can connect. reserved is
+// how many bytes the services' streams reserve on the disk.
+func startNATS(ctx context.Context, cfg Config, reserved int64, log telemetry.Logger) (*natsServer, error) {
 	host, port, err := cfg.hostPort()
 	if err != nil {
 		return nil, err
@@ -48,7 +56,7 @@ func startNATS(ctx context.Context, cfg Config, log telemetry.Logger) (*natsServ
 	opts := &server.Options{
 		ServerName: "toolbus",
 		Host:       host, Port: port,
-		JetStream: true, StoreDir: cfg.Data,
+		JetStream: true, StoreDir: cfg.Data, JetStreamMaxStore: storeLimit(cfg.Data, reserved),
 		SyncAlways: interval == 0, SyncInterval: interval,
 		NoSigs: true,
 	}
@@ -58,7 +66,7 @@ func startNATS(ctx context.Context, cfg Config, log telemetry.Logger) (*natsServ
 	}
 	adapter := &serverLog{log: log.With("service", "nats-server"), fatal: make(chan string, 1)}
 	srv.SetLoggerV2(adapter, false, false, false)
-	s := &natsServer{srv: srv}
+	s := &natsServer{srv: srv, cfg: cfg, log: log, reserved: reserved, unguard: func() {}, guarded: make(chan struct{})}
 	go srv.Start()
 	for !srv.ReadyForConnections(50 * time.Millisecond) {
 		select {
@@ -69,11 +77,18 @@ func startNATS(ctx context.Context, cfg Config, log telemetry.Logger) (*natsServ
 		default:
 			continue
 		}
+		close(s.guarded)
 		stop, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
 		defer cancel()
 		return nil, errors.Join(err, s.stop(stop))
 	}
 	s.url = clientURL(host, srv.Addr())
+	if js := srv.JetStreamConfig(); js != nil {
+		s.memory = js.MaxMemory
+	}
+	guardCtx, cancel := context.WithCancel(context.Background())
+	s.unguard = cancel
+	go s.guard(guardCtx, guardEvery)
 	return s, nil
 }
 
@@ -98,6 +113,8 @@ func (s *natsServer) stop(ctx context.Context) error {
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
+		s.unguard()
+		<-s.guarded
 		s.srv.Shutdown()
 		s.srv.WaitForShutdown()
 	}()

@@ -57,9 +57,15 @@ func stages(cfg Config, b bus.Config, log telemetry.Logger, reg prometheus.Regis
 	return all, errors.Join(errs...)
 }
 
+// startLimit is how long the services of a stage may take to start. They take a
+// fraction of a second, unless something is wrong that waiting does not mend.
+const startLimit = 10 * time.Second
+
 // startStage starts a stage's services at once and waits until all are ready.
 // On an error the others may be running: stop the stage.
 func startStage(ctx context.Context, stage []part) error {
+	ctx, cancel := context.WithTimeout(ctx, startLimit)
+	defer cancel()
 	g, ctx := errgroup.WithContext(ctx)
 	for _, p := range stage {
 		g.Go(func() error {

@@ -12,6 +12,7 @@ import (
 	"github.com/toolbus/toolbus/pkg/bus"
 	"github.com/toolbus/toolbus/pkg/lifecycle"
 	"github.com/toolbus/toolbus/pkg/telemetry"
+	"github.com/toolbus/toolbus/services/files"
 )
 
 // Up is the whole of Toolbus in one process.
@@ -51,7 +52,7 @@ func (u *Up) Start(ctx context.Context) error {
 	if host, _, _ := u.cfg.hostPort(); exposed(host) {
 		u.log.Warn("other machines can reach this server, and it asks nobody for a password", "listen", u.cfg.Listen)
 	}
-	srv, err := startNATS(ctx, u.cfg, u.log)
+	srv, err := startNATS(ctx, u.cfg, files.DefaultConfig().BlobBytes, u.log)
 	if err != nil {
 		return err
 	}

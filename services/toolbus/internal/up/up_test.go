@@ -6,12 +6,14 @@ import (
 	"errors"
 	"net"
 	"os"
+	"path/filepath"
 	"strconv"
 	"strings"
 	"sync"
 	"testing"
 	"time"
 
+	"github.com/nats-io/nats-server/v2/server"
 	"github.com/nats-io/nats.go"
 	"go.uber.org/goleak"
 
@@ -19,6 +21,7 @@ import (
 	"github.com/toolbus/toolbus/contracts/message"
 	"github.com/toolbus/toolbus/contracts/subject"
 	"github.com/toolbus/toolbus/pkg/bus"
+	"github.com/toolbus/toolbus/pkg/files"
 	"github.com/toolbus/toolbus/pkg/telemetry"
 )
 
@@ -201,4 +204,117 @@ func (s *syncBuffer) String() string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.b.String()
+}
+
+// A disk with less free than the streams reserve is no reason not to start.
+func TestStoreLimitLeavesRoomForReservations(t *testing.T) {
+	dir := t.TempDir()
+	const reserved = 1 << 60
+	if got := storeLimit(dir, reserved); got < reserved {
+		t.Errorf("limit %d, %d are reserved", got, int64(reserved))
+	}
+	data := filepath.Join(dir, server.JetStreamStoreDir, "a")
+	if err := os.MkdirAll(data, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(data, "1.blk"), make([]byte, 5000), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if got := stored(dir); got != 5000 {
+		t.Errorf("stored %d", got)
+	}
+	if err := probe(dir); err != nil {
+		t.Error(err)
+	}
+	if err := probe(filepath.Join(dir, "missing")); err == nil {
+		t.Error("a folder that is not there counts as writable")
+	}
+}
+
+// Whatever made the server give JetStream up, it comes back with its data once
+// the disk can be written.
+func TestJetStreamComesBack(t *testing.T) {
+	u, err := start(t, config(t.TempDir()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	nc, err := nats.Connect(u.URL())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer nc.Close()
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	ref := message.ToolStateRef{ChatID: "c", Namespace: "n"}
+	set := message.ToolStateSet{ToolStateRef: ref, Key: "k", Value: []byte(`"v"`), OpID: "1"}
+	if err := bus.Retry(ctx, nc, subject.ToolState("acme", "set"), set, nil); err != nil {
+		t.Fatal(err)
+	}
+	before := u.nats.srv.JetStreamConfig()
+	if err := u.nats.srv.ShutdownJetStream(); err != nil {
+		t.Fatal(err)
+	}
+	set.Key, set.OpID = "k2", "2"
+	if err := bus.Retry(ctx, nc, subject.ToolState("acme", "set"), set, nil); err != nil {
+		t.Fatal(err)
+	}
+	var got message.ToolStateData
+	if err := bus.Retry(ctx, nc, subject.ToolState("acme", "all"), message.ToolStateAll{ToolStateRef: ref}, &got); err != nil || len(got.Data) != 2 {
+		t.Errorf("got %+v, %v", got, err)
+	}
+	if after := u.nats.srv.JetStreamConfig(); after.StoreDir != before.StoreDir || after.SyncAlways != before.SyncAlways || after.MaxMemory != before.MaxMemory || after.Strict != before.Strict {
+		t.Errorf("runs with %+v, before with %+v", after, before)
+	}
+}
+
+// A stream that could not write takes writes again once it can, and has lost
+// nothing.
+func TestWritesComeBackAfterAFailedOne(t *testing.T) {
+	cfg := config(t.TempDir())
+	cfg.Sync = "1m"
+	u, err := start(t, cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	nc, err := nats.Connect(u.URL())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer nc.Close()
+	fc := files.New(nc, "acme")
+	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	defer cancel()
+	if _, err := fc.Write(ctx, "a", []byte("first")); err != nil {
+		t.Fatal(err)
+	}
+	// No new block can be made, and nothing else be written either.
+	blocked := filepath.Join(cfg.Data, "probe")
+	msgs := filepath.Join(cfg.Data, server.JetStreamStoreDir, "$G", "streams", "OBJ_"+subject.FilesBucket("acme"), "msgs")
+	if err := errors.Join(os.Mkdir(blocked, 0o700), os.Rename(msgs, msgs+".away"), os.WriteFile(msgs, nil, 0o600)); err != nil {
+		t.Fatal(err)
+	}
+	short, done := context.WithTimeout(ctx, 2*time.Second)
+	defer done()
+	if _, err := fc.Write(short, "b", make([]byte, 40<<20)); err == nil {
+		t.Fatal("written, though no block can be made")
+	}
+	for u.nats.writeFault() == "" {
+		if ctx.Err() != nil {
+			t.Fatal("the failed write is not noticed")
+		}
+		time.Sleep(10 * time.Millisecond) // poll
+	}
+	if err := errors.Join(os.Remove(msgs), os.Rename(msgs+".away", msgs), os.Remove(blocked)); err != nil {
+		t.Fatal(err)
+	}
+	for {
+		if _, err := fc.Write(ctx, "c", []byte("again")); err == nil {
+			break
+		} else if ctx.Err() != nil {
+			t.Fatal(err)
+		}
+	}
+	if got, _, ok, err := fc.Read(ctx, "a"); err != nil || !ok || string(got) != "first" {
+		t.Errorf("got %q, %v, %v", got, ok, err)
+	}
 }
