@@ -297,6 +297,28 @@ func TestTraceTravels(t *testing.T) {
 	}
 }
 
+// A service that gave a reason once and then falls silent: the reason is the
+// error.
+func TestRetryKeepsTheReason(t *testing.T) {
+	ns := natstest.Start(t)
+	first := true
+	serve(t, ns, bus.ServerConfig{}, nil, map[string]bus.Handler{
+		"full": func(ctx context.Context, _ *bus.Incoming) (any, error) {
+			if first {
+				first = false
+				return nil, errcode.New(errcode.Unavailable, "the disk is full")
+			}
+			return bus.NoReply, nil
+		},
+	})
+	ctx, cancel := context.WithTimeout(t.Context(), 500*time.Millisecond)
+	defer cancel()
+	err := bus.Retry(ctx, ns.Connect(), "test.full", nil, nil)
+	if !errors.Is(err, errcode.Unavailable) || !strings.Contains(err.Error(), "the disk is full") {
+		t.Errorf("got %v", err)
+	}
+}
+
 func TestRetry(t *testing.T) {
 	ns := natstest.Start(t)
 	failures := 3

@@ -37,10 +37,12 @@ func Request(ctx context.Context, nc *nats.Conn, subject string, in, out any) er
 // Retry is Request for requests that may be sent again without harm: reads, and
 // writes that carry an opId. It tries again, with jittered backoff and within
 // ctx, while the service is unavailable, overloaded, or does not answer within
-// a few seconds.
+// a few seconds. The error in the end is what the service last said, if it said
+// anything: that it did not answer a later try says less.
 func Retry(ctx context.Context, nc *nats.Conn, subject string, in, out any) error {
 	ctx, cancel := withDefaultTimeout(ctx)
 	defer cancel()
+	var said error
 	for attempt := 0; ; attempt++ {
 		try, done := context.WithTimeout(ctx, 4*time.Second)
 		err := Request(try, nc, subject, in, out)
@@ -48,6 +50,10 @@ func Retry(ctx context.Context, nc *nats.Conn, subject string, in, out any) erro
 		if err == nil || !errcode.From(err).Retryable {
 			return err
 		}
+		if said != nil && errors.Is(err, errcode.Timeout) {
+			err = said
+		}
+		said = err
 		pause := min(10*time.Millisecond<<min(attempt, 6), 500*time.Millisecond)
 		pause = pause/2 + rand.N(pause)
 		if d, ok := ctx.Deadline(); ok && time.Until(d) < pause {
