@@ -53,7 +53,8 @@ type ToolStateDelete struct {
 	OpID string `json:"opId,omitempty"`
 }
 
-// ToolStateDeleted answers ToolStateDelete.
+// ToolStateDeleted answers ToolStateDelete. A document left without keys is no
+// document any more: then Revision is 0, and ExpiresAt absent.
 type ToolStateDeleted struct {
 	Deleted   bool   `json:"deleted"`
 	Revision  uint64 `json:"revision"`

@@ -9,7 +9,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"time"
 
 	"github.com/toolbus/toolbus/pkg/tool"
 )
@@ -126,8 +125,7 @@ var errBegun = errors.New("the next list has begun")
 
 // finish leaves nothing of a list that was handed in, unless the next one has
 // begun meanwhile. State.Clear could not tell. Each step is atomic and gives way
-// to whoever wrote in between; the last leaves an empty document with the
-// shortest of lives, which any later write makes a long one again.
+// to whoever wrote in between; the last takes the last key, and so the document.
 func finish(ctx context.Context, state tool.State, direction string) error {
 	err := state.Update(ctx, keyDirection, func(old json.RawMessage) (any, error) {
 		if now, err := read[string](old); err != nil || now != direction {
@@ -144,7 +142,7 @@ func finish(ctx context.Context, state tool.State, direction string) error {
 				return nil, cmp.Or(err, errBegun)
 			}
 			return nil, nil
-		}, tool.TTL(time.Second))
+		})
 	}
 	if errors.Is(err, errBegun) {
 		return nil

@@ -96,10 +96,15 @@ func TestOpsAgainstModel(t *testing.T) {
 				if err := json.Unmarshal(out, &d); err != nil || d.Deleted != (model[k] != nil) {
 					rt.Fatalf("delete: %s, model %v (%v)", out, model[k], err)
 				}
-				if exists {
-					written(out)
-				}
 				delete(model, k)
+				switch {
+				case len(model) > 0:
+					written(out)
+				case d.Revision != 0 || d.ExpiresAt != "":
+					rt.Fatalf("delete: %s, though no key and so no document is left", out)
+				default:
+					exists = false
+				}
 			},
 			"update": func(rt *rapid.T) {
 				v := number.Draw(rt, "n")

@@ -255,6 +255,32 @@ func TestDeepValues(t *testing.T) {
 	must[message.ToolStateWritten](t, nc, "acme", "set", `{`+doc+`,"key":"k","value":1}`)
 }
 
+// A document left without keys is none, whichever write took the last one.
+func TestNoKeysNoDocument(t *testing.T) {
+	ns := natstest.Start(t)
+	start(t, ns)
+	nc := ns.Connect()
+	for op, body := range map[string]string{"delete": `"key":"k"`, "update": `"delete":["k"]`} {
+		ref := `"chatId":"` + op + `","namespace":"n"`
+		must[message.ToolStateWritten](t, nc, "acme", "set", `{`+ref+`,"key":"k","value":1}`)
+		if w := must[message.ToolStateDeleted](t, nc, "acme", op, `{`+ref+`,`+body+`,"opId":"last"}`); w.Revision != 0 || w.ExpiresAt != "" {
+			t.Errorf("%s: %+v", op, w)
+		}
+		if all := must[message.ToolStateData](t, nc, "acme", "all", `{`+ref+`}`); all.Found {
+			t.Errorf("%s: %+v", op, all)
+		}
+		must[message.ToolStateWritten](t, nc, "acme", "set", `{`+ref+`,"key":"k","value":2,"ifRevision":0}`)
+		// A retry takes nothing away from whoever came after.
+		must[message.ToolStateDeleted](t, nc, "acme", op, `{`+ref+`,`+body+`,"opId":"last"}`)
+		if all := must[message.ToolStateData](t, nc, "acme", "all", `{`+ref+`}`); string(all.Data["k"]) != "2" {
+			t.Errorf("%s again: %+v", op, all)
+		}
+	}
+	if list := must[message.ToolStateListing](t, nc, "acme", "list", `{}`); len(list.Documents) != 2 {
+		t.Errorf("%+v", list)
+	}
+}
+
 // A value's TTL belongs to the message, so each kind of write must set it anew;
 // what expired is gone, announced as expired, and the next write starts afresh.
 func TestExpiryAfterEveryWrite(t *testing.T) {
@@ -280,7 +306,7 @@ func TestExpiryAfterEveryWrite(t *testing.T) {
 	for op, body := range writes {
 		ref := `"chatId":"` + op + `","namespace":"n"`
 		// A long life first: the write under test must end it.
-		must[message.ToolStateWritten](t, nc, "acme", "set", `{`+ref+`,"key":"old","value":1,"ttl":"1h"}`)
+		must[message.ToolStateWritten](t, nc, "acme", "update", `{`+ref+`,"set":{"old":1,"older":1},"ttl":"1h"}`)
 		w := must[message.ToolStateDeleted](t, nc, "acme", op, `{`+ref+`,`+body+`}`)
 		if w.ExpiresAt == "" {
 			t.Fatalf("%s: no expiry", op)

@@ -267,6 +267,9 @@ func (s *memoryState) writeAt(ctx context.Context, revision *uint64, key string,
 			"the document would be %d bytes, at most %d are allowed", size, documentLimit)
 	}
 	s.m.docs[s.key] = next
+	if len(next.data) == 0 {
+		delete(s.m.docs, s.key) // a document left without keys is none
+	}
 	s.m.revision = next.revision
 	return true, nil
 }

@@ -285,7 +285,8 @@ func (h *Handler) clear(ctx context.Context, tenant string, in *bus.Incoming) (a
 	return message.ToolStateCleared{Cleared: r.Text == yes}, err
 }
 
-// write is a change of a document's data, which gets a new life by it.
+// write is a change of a document's data, which gets a new life by it. One left
+// without keys is no document any more.
 type write struct {
 	kind       oplog.Kind
 	opID       string
@@ -312,6 +313,11 @@ func (h *Handler) write(ctx context.Context, tenant string, ref message.ToolStat
 			text, err := w.apply(&s.Data)
 			if err != nil {
 				return commit.Answer{}, err
+			}
+			if s.Data.Len() == 0 {
+				idle := !s.Live // an update of nothing on nothing
+				*s = commit.State[document.Document]{}
+				return commit.Answer{Text: text, None: true, Idle: idle}, nil
 			}
 			s.Live, s.Expires = true, now.Add(ttl)
 			return commit.Answer{Text: text}, nil
