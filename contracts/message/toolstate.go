@@ -21,10 +21,11 @@ type ToolStateGet struct {
 	Key string `json:"key"`
 }
 
-// ToolStateValue answers ToolStateGet.
+// ToolStateValue answers ToolStateGet. Value is null when there is none, and may
+// be null when there is one: Found tells.
 type ToolStateValue struct {
 	Found     bool            `json:"found"`
-	Value     json.RawMessage `json:"value,omitempty"`
+	Value     json.RawMessage `json:"value"`
 	Revision  uint64          `json:"revision"`
 	ExpiresAt string          `json:"expiresAt,omitempty"`
 }

@@ -139,6 +139,9 @@ func (s *scratch) Update(ctx context.Context, key string, fn func(old json.RawMe
 		if err != nil {
 			return err
 		}
+		if !old.Found {
+			old.Value = nil // JSON null would be a value
+		}
 		fresh, err := fn(old.Value)
 		if err != nil {
 			return err

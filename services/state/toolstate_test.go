@@ -688,3 +688,25 @@ func TestConfigValidate(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// An update's function tells a missing key from null, and takes a key away by
+// returning nil.
+func TestScratchUpdate(t *testing.T) {
+	ns := natstest.Start(t)
+	start(t, ns)
+	s := toolstate.New(ns.Connect(), "acme").Scratch("c", "n")
+	for _, step := range []struct {
+		was string // "" for missing
+		to  any
+	}{{"", 1}, {"1", json.RawMessage("null")}, {"null", nil}, {"", nil}, {"", []int{2}}} {
+		err := s.Update(t.Context(), "k", func(old json.RawMessage) (any, error) {
+			if string(old) != step.was || (old == nil) != (step.was == "") {
+				t.Errorf("old value %q, want %q", old, step.was)
+			}
+			return step.to, nil
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+}
