@@ -38,21 +38,25 @@ func (s *natsServer) guard(ctx context.Context, every time.Duration) {
 			tell("nothing can be written until the disk has room again", err.Error())
 			continue
 		}
-		s.log.Warn("opening the data again after a failed write", "err", fault)
-		if err := s.reopen(); err != nil {
-			tell("JetStream does not open again", err.Error())
+		s.log.Warn("restarting the NATS server after a failed write", "err", fault)
+		if err := s.restart(ctx); err != nil {
+			tell("the NATS server does not start again", err.Error())
 		}
 	}
 }
 
 // writeFault says what keeps JetStream from writing, or "". The server tells by
-// text only; a stream that it could not recover is another matter, which opening
-// it once more would not mend.
+// text only; a stream that it could not recover is another matter, which a
+// restart would not mend.
 func (s *natsServer) writeFault() string {
-	if !s.srv.JetStreamEnabled() {
+	srv := s.server()
+	switch {
+	case !srv.Running():
+		return "the server is down"
+	case !srv.JetStreamEnabled():
 		return "JetStream is closed"
 	}
-	for _, e := range s.srv.Healthz(&server.HealthzOptions{Details: true}).Errors {
+	for _, e := range srv.Healthz(&server.HealthzOptions{Details: true}).Errors {
 		if e.Type == server.HealthzErrorStream && strings.Contains(e.Error, "write error") {
 			return e.Error
 		}
@@ -60,17 +64,14 @@ func (s *natsServer) writeFault() string {
 	return ""
 }
 
-// reopen closes JetStream, if it is not, and opens it on what is on the disk.
-func (s *natsServer) reopen() error {
-	if err := s.srv.ShutdownJetStream(); err != nil {
+// restart replaces the server by one on the same port that reads anew what is on
+// the disk. Clients reconnect by themselves. (Opening JetStream again in the same
+// server would do, but is not safe under requests.)
+func (s *natsServer) restart(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
+	defer cancel()
+	if err := shutdown(ctx, s.server()); err != nil {
 		return err
 	}
-	interval, err := s.cfg.syncInterval()
-	if err != nil {
-		return err
-	}
-	return s.srv.EnableJetStream(&server.JetStreamConfig{
-		StoreDir: s.cfg.Data, MaxStore: storeLimit(s.cfg.Data, s.reserved), MaxMemory: s.memory,
-		SyncAlways: interval == 0, SyncInterval: interval, Strict: true,
-	})
+	return s.launch(ctx)
 }

@@ -17,12 +17,15 @@ import (
 
 // natsServer is the embedded server.
 type natsServer struct {
-	srv      *server.Server
 	url      string
 	cfg      Config
 	log      telemetry.Logger
 	reserved int64 // bytes that streams reserve
-	memory   int64 // bytes that memory streams may take
+	host     string
+	port     int // also after a restart
+
+	mu  sync.Mutex
+	srv *server.Server // another one after a restart
 
 	unguard context.CancelFunc
 	guarded chan struct{} // closed when the guard has ended
@@ -32,10 +35,6 @@ type natsServer struct {
 // how many bytes the services' streams reserve on the disk.
 func startNATS(ctx context.Context, cfg Config, reserved int64, log telemetry.Logger) (*natsServer, error) {
 	host, port, err := cfg.hostPort()
-	if err != nil {
-		return nil, err
-	}
-	interval, err := cfg.syncInterval()
 	if err != nil {
 		return nil, err
 	}
@@ -53,20 +52,39 @@ func startNATS(ctx context.Context, cfg Config, reserved int64, log telemetry.Lo
 	if port == 0 {
 		port = server.RANDOM_PORT
 	}
-	opts := &server.Options{
+	s := &natsServer{cfg: cfg, log: log, reserved: reserved, host: host, port: port, guarded: make(chan struct{})}
+	if err := s.launch(ctx); err != nil {
+		return nil, err
+	}
+	addr := s.server().Addr()
+	s.url = clientURL(host, addr)
+	if t, ok := addr.(*net.TCPAddr); ok {
+		s.port = t.Port
+	}
+	guardCtx, cancel := context.WithCancel(context.Background())
+	s.unguard = cancel
+	go s.guard(guardCtx, guardEvery)
+	return s, nil
+}
+
+// launch starts a server on what is on the disk.
+func (s *natsServer) launch(ctx context.Context) error {
+	interval, err := s.cfg.syncInterval()
+	if err != nil {
+		return err
+	}
+	srv, err := server.NewServer(&server.Options{
 		ServerName: "toolbus",
-		Host:       host, Port: port,
-		JetStream: true, StoreDir: cfg.Data, JetStreamMaxStore: storeLimit(cfg.Data, reserved),
+		Host:       s.host, Port: s.port,
+		JetStream: true, StoreDir: s.cfg.Data, JetStreamMaxStore: storeLimit(s.cfg.Data, s.reserved),
 		SyncAlways: interval == 0, SyncInterval: interval,
 		NoSigs: true,
-	}
-	srv, err := server.NewServer(opts)
+	})
 	if err != nil {
-		return nil, errcode.Wrap(errcode.Internal, err, "NATS server: %v", err)
+		return errcode.Wrap(errcode.Internal, err, "NATS server: %v", err)
 	}
-	adapter := &serverLog{log: log.With("service", "nats-server"), fatal: make(chan string, 1)}
+	adapter := &serverLog{log: s.log.With("service", "nats-server"), fatal: make(chan string, 1)}
 	srv.SetLoggerV2(adapter, false, false, false)
-	s := &natsServer{srv: srv, cfg: cfg, log: log, reserved: reserved, unguard: func() {}, guarded: make(chan struct{})}
 	go srv.Start()
 	for !srv.ReadyForConnections(50 * time.Millisecond) {
 		select {
@@ -77,19 +95,21 @@ func startNATS(ctx context.Context, cfg Config, reserved int64, log telemetry.Lo
 		default:
 			continue
 		}
-		close(s.guarded)
 		stop, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
 		defer cancel()
-		return nil, errors.Join(err, s.stop(stop))
+		return errors.Join(err, shutdown(stop, srv))
 	}
-	s.url = clientURL(host, srv.Addr())
-	if js := srv.JetStreamConfig(); js != nil {
-		s.memory = js.MaxMemory
-	}
-	guardCtx, cancel := context.WithCancel(context.Background())
-	s.unguard = cancel
-	go s.guard(guardCtx, guardEvery)
-	return s, nil
+	s.mu.Lock()
+	s.srv = srv
+	s.mu.Unlock()
+	return nil
+}
+
+// server is the one that runs, or ran last.
+func (s *natsServer) server() *server.Server {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.srv
 }
 
 // clientURL is where this machine's clients connect.
@@ -110,13 +130,22 @@ func clientURL(host string, addr net.Addr) string {
 
 // stop writes everything to disk and ends the server, or gives up at ctx's end.
 func (s *natsServer) stop(ctx context.Context) error {
+	s.unguard()
+	select {
+	case <-s.guarded:
+	case <-ctx.Done():
+		return fmt.Errorf("the NATS server's guard did not stop in time: %w", ctx.Err())
+	}
+	return shutdown(ctx, s.server())
+}
+
+// shutdown ends a server, or gives up at ctx's end.
+func shutdown(ctx context.Context, srv *server.Server) error {
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		s.unguard()
-		<-s.guarded
-		s.srv.Shutdown()
-		s.srv.WaitForShutdown()
+		srv.Shutdown()
+		srv.WaitForShutdown()
 	}()
 	select {
 	case <-done:

@@ -250,8 +250,13 @@ func TestJetStreamComesBack(t *testing.T) {
 	if err := bus.Retry(ctx, nc, subject.ToolState("acme", "set"), set, nil); err != nil {
 		t.Fatal(err)
 	}
-	before := u.nats.srv.JetStreamConfig()
-	if err := u.nats.srv.ShutdownJetStream(); err != nil {
+	before := u.nats.server().JetStreamConfig()
+	blocked := filepath.Join(u.cfg.Data, "probe")
+	if err := errors.Join(os.Mkdir(blocked, 0o700), u.nats.server().ShutdownJetStream()); err != nil {
+		t.Fatal(err)
+	}
+	u.nats.server().Shutdown() // as a restart that failed half-way leaves it
+	if err := os.Remove(blocked); err != nil {
 		t.Fatal(err)
 	}
 	set.Key, set.OpID = "k2", "2"
@@ -262,7 +267,7 @@ func TestJetStreamComesBack(t *testing.T) {
 	if err := bus.Retry(ctx, nc, subject.ToolState("acme", "all"), message.ToolStateAll{ToolStateRef: ref}, &got); err != nil || len(got.Data) != 2 {
 		t.Errorf("got %+v, %v", got, err)
 	}
-	if after := u.nats.srv.JetStreamConfig(); after.StoreDir != before.StoreDir || after.SyncAlways != before.SyncAlways || after.MaxMemory != before.MaxMemory || after.Strict != before.Strict {
+	if after := u.nats.server().JetStreamConfig(); after.StoreDir != before.StoreDir || after.SyncAlways != before.SyncAlways || after.MaxMemory != before.MaxMemory || after.Strict != before.Strict {
 		t.Errorf("runs with %+v, before with %+v", after, before)
 	}
 }
