@@ -13,6 +13,11 @@ const (
 	// progress subject: one at once and one every second while it runs.
 	HeaderBeats = "Toolbus-Beats"
 
+	// HeaderFirstBeat beside HeaderBeats lets the worker take its time, in
+	// milliseconds, at most 1,000, for the first beat: a call that ends sooner
+	// costs none. Workers may overlook it.
+	HeaderFirstBeat = "Toolbus-First-Beat"
+
 	// HeaderBlob replaces a body that is larger than the server's max_payload:
 	// the body is empty and this header holds a Blob as JSON.
 	HeaderBlob = "Toolbus-Blob"

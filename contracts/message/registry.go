@@ -76,6 +76,7 @@ type ToolDefinition struct {
 	Internal    bool            `json:"internal,omitempty"` // other tools only, unless an agent's configuration lists it
 	Version     string          `json:"version,omitempty"`
 	TimeoutMs   int64           `json:"timeoutMs,omitempty"`
+	Jobs        []JobDefinition `json:"jobs,omitempty"` // background checks it offers
 }
 
 // AgentToolsReply answers agent.<tenant>.<agent>.tools: the tools granted to

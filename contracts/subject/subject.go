@@ -27,6 +27,11 @@ const (
 	FamilyFiles     = "files"     // files service
 	FamilyRegistry  = "registry"  // agent configuration
 	FamilyCatalogue = "catalogue" // tool catalogue
+	FamilyResult    = "result"    // recorded results, for workers
+	FamilyScheduler = "scheduler" // timers, jobs, wakes
+	FamilyTimer     = "timer"     // the scheduler's own
+	FamilyTick      = "tick"      // the scheduler's own
+	FamilyMailbox   = "mailbox"   // the scheduler's own
 	FamilyChanges   = "changes"   // change events
 )
 
@@ -36,6 +41,11 @@ const (
 	VerbCancel   = "cancel"
 	VerbProgress = "progress"
 	VerbTools    = "tools"
+	VerbSubmit   = "submit"
+	VerbResult   = "result"
+	VerbWake     = "wake"
+	VerbReady    = "ready"
+	VerbJob      = "job"
 	VerbBlob     = "blob"
 	VerbFetch    = "fetch"
 )
@@ -43,6 +53,11 @@ const (
 // Streams and buckets. Only the owning service touches them.
 const (
 	StreamBlobs     = "TOOLBUS_BLOBS"     // files: spilled arguments and results
+	StreamSubmits   = "TOOLBUS_SUBMITS"   // state: submitted calls that wait
+	StreamTimers    = "TOOLBUS_TIMERS"    // scheduler: timers and the ticks they become
+	StreamWakes     = "TOOLBUS_WAKES"     // scheduler: wakes not yet accepted
+	BucketResults   = "toolbus_results"   // state: results of submitted and idempotent calls
+	BucketJobs      = "toolbus_jobs"      // scheduler: what each entry did last
 	BucketAgents    = "toolbus_agents"    // registry
 	BucketTools     = "toolbus_tools"     // registry
 	BucketToolState = "toolbus_toolstate" // state
@@ -81,6 +96,155 @@ func AgentProgress(tenant, agent, callID string) string {
 
 // AgentTools asks the registry which tools an agent may see.
 func AgentTools(tenant, agent string) string { return join(FamilyAgent, tenant, agent, VerbTools) }
+
+// AgentSubmit is where an agent publishes a call that must survive;
+// TOOLBUS_SUBMITS captures it and acknowledges to the publisher's inbox.
+func AgentSubmit(tenant, agent, tool string) string {
+	return join(FamilyAgent, tenant, agent, VerbSubmit, tool)
+}
+
+// AgentResult asks for the recorded result of a submitted call.
+func AgentResult(tenant, agent, callID string) string {
+	return join(FamilyAgent, tenant, agent, VerbResult, callID)
+}
+
+// AgentWake is where an agent is asked to wake up; its reply is the acceptance.
+func AgentWake(tenant, agent string) string { return join(FamilyAgent, tenant, agent, VerbWake) }
+
+// AgentReady is where an agent says that it listens for wakes.
+func AgentReady(tenant, agent string) string { return join(FamilyAgent, tenant, agent, VerbReady) }
+
+// WorkerJob asks a worker for one run of a tool's background check.
+func WorkerJob(tenant, agent, tool string) string {
+	return join(FamilyWorker, tenant, agent, VerbJob, tool)
+}
+
+// Result is an op on recorded results, for workers.
+func Result(tenant, agent, op string) string { return join(FamilyResult, tenant, agent, op) }
+
+// SubmitsConsumer asks the state service for the durable consumer through
+// which the workers that host a tool pull its submitted calls; it is made when
+// it is not there. The reply is a message.SubmitsConsumer.
+func SubmitsConsumer(tool string) string { return join(FamilyResult, AllTenants, opConsumer, tool) }
+
+const opConsumer = "consumer"
+
+// ParseResult parses a Result or a SubmitsConsumer: of the latter, tool is set
+// and the rest is "".
+func ParseResult(s string) (tenant, agent, op, tool string, err error) {
+	t, err := tokens(s, 4, 4)
+	if err == nil && t[0] != FamilyResult {
+		err = errcode.New(errcode.InvalidRequest, "subject %q is not of the results", s)
+	}
+	if err == nil && t[1] == AllTenants && t[2] == opConsumer {
+		if err = CheckName("tool", t[3]); err == nil {
+			return "", "", "", t[3], nil
+		}
+	}
+	if err == nil {
+		err = CheckTenant(t[1])
+	}
+	if err == nil {
+		err = CheckName("agent", t[2])
+	}
+	if err != nil {
+		return "", "", "", "", err
+	}
+	return t[1], t[2], t[3], "", nil
+}
+
+// Scheduler is an op on a tenant's schedules, jobs and wakes.
+func Scheduler(tenant, op string) string { return join(FamilyScheduler, tenant, op) }
+
+// Timer is the subject of one armed timer, never used twice: entry is the
+// schedule's or job's id, revision the definition it was armed for, slot the
+// time it is due.
+func Timer(tenant, agent, entry, revision, slot string) string {
+	return join(FamilyTimer, tenant, agent, entry, revision, slot)
+}
+
+// Tick is what a Timer becomes when it is due.
+func Tick(tenant, agent, entry, revision, slot string) string {
+	return join(FamilyTick, tenant, agent, entry, revision, slot)
+}
+
+// TickParts is a parsed Tick or Timer.
+type TickParts struct{ Tenant, Agent, Entry, Revision, Slot string }
+
+// ParseTick parses a Tick or Timer.
+func ParseTick(s string) (TickParts, error) {
+	t, err := tokens(s, 6, 6)
+	if err != nil {
+		return TickParts{}, err
+	}
+	if t[0] != FamilyTick && t[0] != FamilyTimer {
+		return TickParts{}, errcode.New(errcode.InvalidRequest, "subject %q is not a tick or timer", s)
+	}
+	p := TickParts{t[1], t[2], t[3], t[4], t[5]}
+	for field, v := range map[string]string{"tenant": p.Tenant, "agent": p.Agent, "entryId": p.Entry, "revision": p.Revision, "slot": p.Slot} {
+		if err := CheckName(field, v); err != nil {
+			return TickParts{}, err
+		}
+	}
+	return p, nil
+}
+
+// Mailbox holds the wakes of one agent that it has not accepted.
+func Mailbox(tenant, agent string) string { return join(FamilyMailbox, tenant, agent) }
+
+// DeadMailbox keeps the wakes of one agent that were given up.
+func DeadMailbox(tenant, agent string) string { return join(FamilyMailbox, tenant, agent, "dead") }
+
+// ChangesMailbox is the event that a wake came into a Mailbox.
+func ChangesMailbox(tenant, agent string) string {
+	return join(FamilyChanges, FamilyMailbox, tenant, agent)
+}
+
+// ParseChangesMailbox parses a ChangesMailbox.
+func ParseChangesMailbox(s string) (tenant, agent string, err error) {
+	rest, ok := strings.CutPrefix(s, Prefix+FamilyChanges+".")
+	if !ok {
+		return "", "", errcode.New(errcode.InvalidRequest, "subject %q is not a change of a mailbox", s)
+	}
+	return ParseMailbox(Prefix + rest)
+}
+
+// ParseDeadMailbox parses a DeadMailbox.
+func ParseDeadMailbox(s string) (tenant, agent string, err error) {
+	rest, ok := strings.CutSuffix(s, ".dead")
+	if !ok {
+		return "", "", errcode.New(errcode.InvalidRequest, "subject %q is not of given-up wakes", s)
+	}
+	return ParseMailbox(rest)
+}
+
+// ParseMailbox parses a Mailbox.
+func ParseMailbox(s string) (tenant, agent string, err error) {
+	t, err := tokens(s, 3, 3)
+	if err == nil && t[0] != FamilyMailbox {
+		err = errcode.New(errcode.InvalidRequest, "subject %q is not a mailbox", s)
+	}
+	if err == nil {
+		err = CheckTenant(t[1])
+	}
+	if err == nil {
+		err = CheckName("agent", t[2])
+	}
+	if err != nil {
+		return "", "", err
+	}
+	return t[1], t[2], nil
+}
+
+// SubmitsDurable is the durable consumer of TOOLBUS_SUBMITS through which the
+// workers that host a tool pull its submitted calls.
+func SubmitsDurable(tool string) string { return "submits_" + tool }
+
+// OutboxKey is the key in BucketStore under which a job's wake waits until it
+// is published; no key of a tool collides with it.
+func OutboxKey(tenant, agent, tool, jobID string) string {
+	return tenant + "." + agent + "." + tool + ".outbox." + jobID
+}
 
 // Blob is where a chunk of a spilled body is published; TOOLBUS_BLOBS captures
 // it and acknowledges to the publisher's inbox. Family is FamilyAgent or
@@ -162,6 +326,41 @@ func ChangesToolState(tenant, namespace, chatToken string) string {
 	return join(FamilyChanges, "toolstate", tenant, namespace, chatToken)
 }
 
+// ChangesResult is the event that a call's result was recorded; callToken is the
+// escaped call id. The event is empty: ask for the result.
+func ChangesResult(tenant, agent, callToken string) string {
+	return join(FamilyChanges, "result", tenant, agent, callToken)
+}
+
+// ParseChangesResult parses an event of ChangesResult.
+func ParseChangesResult(s string) (tenant, agent, callID string, err error) {
+	t, err := tokens(s, 5, 5)
+	if err == nil && (t[0] != FamilyChanges || t[1] != "result") {
+		err = errcode.New(errcode.InvalidRequest, "subject %q is not a change of a result", s)
+	}
+	if err == nil {
+		err = CheckTenant(t[2])
+	}
+	if err == nil {
+		err = CheckName("agent", t[3])
+	}
+	if err == nil {
+		callID, err = Unescape(t[4])
+	}
+	if err == nil {
+		err = CheckName("callId", callID)
+	}
+	if err != nil {
+		return "", "", "", err
+	}
+	return t[2], t[3], callID, nil
+}
+
+// ResultKey is a result's key in BucketResults.
+func ResultKey(tenant, agent, callID string) string {
+	return tenant + "." + agent + "." + Escape(callID)
+}
+
 // AgentKey is an agent's key in BucketAgents; the tenant's own settings stand
 // under the tenant's name alone.
 func AgentKey(tenant, agent string) string { return tenant + "." + agent }
@@ -209,7 +408,7 @@ func ParseAgent(s string) (Agent, error) {
 		a.ID = t[4]
 		field := "callId"
 		switch a.Verb {
-		case VerbCall:
+		case VerbCall, VerbSubmit, VerbJob:
 			field = "tool"
 		case VerbBlob, VerbFetch:
 			field = "blobId"

@@ -70,6 +70,20 @@ func TestParse(t *testing.T) {
 	if _, _, err := ParseChangesAgent(ChangesTool("a", "b")); err == nil {
 		t.Error("a tool's change taken for an agent's")
 	}
+	if tenant, agent, op, tool, err := ParseResult(Result("acme", "support", "get")); err != nil || tenant != "acme" || agent != "support" || op != "get" || tool != "" {
+		t.Errorf("got %s %s %s %s %v", tenant, agent, op, tool, err)
+	}
+	if tenant, agent, op, tool, err := ParseResult(SubmitsConsumer("addTrackingCode")); err != nil || tenant+agent+op != "" || tool != "addTrackingCode" {
+		t.Errorf("got %s %s %s %s %v", tenant, agent, op, tool, err)
+	}
+	for _, bad := range []string{Result("_all", "support", "get"), SubmitsConsumer("a="), SubmitsConsumer("a.b"), Store("a", "b", "c", "get")} {
+		if _, _, _, _, err := ParseResult(bad); err == nil {
+			t.Errorf("%s accepted", bad)
+		}
+	}
+	if tenant, agent, call, err := ParseChangesResult(ChangesResult("acme", "support", Escape("c_1"))); err != nil || tenant != "acme" || agent != "support" || call != "c_1" {
+		t.Errorf("got %s %s %s %v", tenant, agent, call, err)
+	}
 	for _, bad := range badNames {
 		for _, s := range []string{AgentCall(bad, "a", "t"), AgentCall("t", bad, "t"), AgentCall("t", "a", bad)} {
 			if _, err := ParseAgent(s); err == nil {
@@ -111,6 +125,34 @@ func FuzzParseAgent(f *testing.F) {
 		}
 		if want != s {
 			t.Fatalf("%q parsed to %+v", s, a)
+		}
+	})
+}
+
+func FuzzParseResult(f *testing.F) {
+	f.Add(Result("acme", "support", "get"))
+	f.Add(SubmitsConsumer("x"))
+	f.Fuzz(func(t *testing.T, s string) {
+		tenant, agent, op, tool, err := ParseResult(s)
+		if err != nil {
+			return
+		}
+		want := Result(tenant, agent, op)
+		if tool != "" {
+			want = SubmitsConsumer(tool)
+		}
+		if want != s {
+			t.Fatalf("%q parsed to %q %q %q %q", s, tenant, agent, op, tool)
+		}
+	})
+}
+
+func FuzzParseChangesResult(f *testing.F) {
+	f.Add(ChangesResult("acme", "support", "c=5F1"))
+	f.Fuzz(func(t *testing.T, s string) {
+		tenant, agent, call, err := ParseChangesResult(s)
+		if err == nil && ChangesResult(tenant, agent, Escape(call)) != s {
+			t.Fatalf("%q parsed to %q %q %q", s, tenant, agent, call)
 		}
 	})
 }

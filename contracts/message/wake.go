@@ -1,0 +1,301 @@
+package message
+
+import "encoding/json"
+
+// Modes of a wake.
+const (
+	WakeChat      = "chat"      // the agent goes on in a conversation (default)
+	WakeStateless = "stateless" // an isolated run without history
+)
+
+// Kinds of a WakeSource.
+const (
+	SourceSchedule = "schedule"
+	SourceToolJob  = "toolJob"
+	SourceCall     = "call"
+	SourceAPI      = "api"
+)
+
+// Wake asks an agent to wake up. It is sent as a request on the agent's wake
+// subject until the agent accepts it; WakeID is the same each time, so that an
+// agent can drop repeats.
+type Wake struct {
+	WakeID      string     `json:"wakeId"`
+	Mode        string     `json:"mode"`
+	Message     string     `json:"message"`
+	ChatID      string     `json:"chatId,omitempty"`
+	Source      WakeSource `json:"source"`
+	ScheduledAt string     `json:"scheduledAt,omitempty"` // RFC 3339, of what fired
+	CreatedAt   string     `json:"createdAt"`             // RFC 3339
+	ExpiresAt   string     `json:"expiresAt,omitempty"`   // RFC 3339; not delivered after it
+	Attempt     int        `json:"attempt"`               // 1, and one more for each delivery that failed; busy is no failure
+}
+
+// WakeSource says what caused a wake.
+type WakeSource struct {
+	Kind string `json:"kind"`
+	ID   string `json:"id"` // entry, job, call or request id
+	Tool string `json:"tool,omitempty"`
+}
+
+// WakeReply is an agent's answer to a Wake. Accepted true takes the wake off
+// the agent's mailbox. Accepted false with RetryAfter means busy. InProgress
+// true is an interim answer: the final one follows on the same reply subject.
+type WakeReply struct {
+	Accepted   bool   `json:"accepted"`
+	RetryAfter string `json:"retryAfter,omitempty"` // a Go duration
+	InProgress bool   `json:"inProgress,omitempty"`
+}
+
+// Actions of a job run.
+const (
+	ActionNone          = "none"
+	ActionWake          = "wake"
+	ActionWakeStateless = "wakeStateless"
+)
+
+// JobRequest asks a worker for one run of a tool's background check.
+type JobRequest struct {
+	TickID      string `json:"tickId"`
+	JobID       string `json:"jobId"`
+	JobTypeID   string `json:"jobTypeId"`
+	ScheduledAt string `json:"scheduledAt"` // RFC 3339
+	Attempt     int    `json:"attempt"`
+	TimeoutMs   int64  `json:"timeoutMs,omitempty"` // how long the scheduler waits for the reply
+}
+
+// JobReply is the outcome of one run. The store writes have not happened yet:
+// the scheduler commits them together with the wake.
+type JobReply struct {
+	Action      string       `json:"action"`
+	WakeMessage string       `json:"wakeMessage,omitempty"`
+	ChatID      string       `json:"chatId,omitempty"`
+	LogSummary  string       `json:"logSummary,omitempty"`
+	StoreWrites []StoreWrite `json:"storeWrites,omitempty"`
+}
+
+// StoreWrite sets a key of the store, or deletes it when Value is null.
+type StoreWrite struct {
+	Key   string  `json:"key"`
+	Value *string `json:"value"`
+}
+
+// StoreCommit applies a job run's writes and records its wake, in one step. It
+// is fenced: once a commit of a job's tick has been taken, another of the same
+// tick, or of any whose Slot is not later, changes nothing and answers Committed
+// false. While the wake of an earlier tick is not settled, a later tick is a
+// conflict: that wake would be lost. At most 200 writes, each key once.
+type StoreCommit struct {
+	JobID   string       `json:"jobId"`
+	TickID  string       `json:"tickId"`
+	Slot    int64        `json:"slot"` // the tick's time, Unix milliseconds; orders the ticks of a job
+	Attempt int          `json:"attempt"`
+	Writes  []StoreWrite `json:"writes,omitempty"`
+	Wake    *Wake        `json:"wake,omitempty"`
+}
+
+// StoreCommitted answers StoreCommit.
+type StoreCommitted struct {
+	Committed bool `json:"committed"`
+}
+
+// StoreOutbox asks for the outbox record of a job.
+type StoreOutbox struct {
+	JobID string `json:"jobId"`
+}
+
+// StoreOutboxRecord answers StoreOutbox: the last committed tick of the job,
+// and its wake as long as that is not known to be in the agent's mailbox.
+type StoreOutboxRecord struct {
+	Found  bool   `json:"found"`
+	TickID string `json:"tickId,omitempty"`
+	Slot   int64  `json:"slot,omitempty"`
+	Wake   *Wake  `json:"wake,omitempty"`
+}
+
+// StoreSettle says that the wake of a tick is in the agent's mailbox. Settling
+// what is settled, or superseded, changes nothing.
+type StoreSettle struct {
+	JobID  string `json:"jobId"`
+	TickID string `json:"tickId"`
+}
+
+// SchedulerList lists entries of a tenant, or of one agent.
+type SchedulerList struct {
+	AgentID string `json:"agentId,omitempty"`
+}
+
+// SchedulerEntry is a schedule or tool job.
+type SchedulerEntry struct {
+	AgentID  string     `json:"agentId"`
+	EntryID  string     `json:"entryId"`
+	Kind     string     `json:"kind"` // schedule or toolJob
+	Cron     string     `json:"cron"`
+	Timezone string     `json:"timezone"`
+	Enabled  bool       `json:"enabled"`
+	Paused   bool       `json:"paused,omitempty"`
+	Next     string     `json:"next,omitempty"` // RFC 3339
+	Last     *SlotEntry `json:"last,omitempty"`
+	Tool     string     `json:"tool,omitempty"`
+	JobType  string     `json:"jobTypeId,omitempty"`
+}
+
+// Outcomes of a slot.
+const (
+	SlotRan     = "ran"
+	SlotMissed  = "missed"
+	SlotSkipped = "skipped"
+	SlotFailed  = "failed"
+)
+
+// SlotEntry is how one slot of an entry ended, or several in a row that did not
+// run: then Slots is their number, Since the first's time, and ScheduledAt the
+// last's.
+type SlotEntry struct {
+	TickID      string `json:"tickId"`
+	ScheduledAt string `json:"scheduledAt"` // RFC 3339
+	Slots       int    `json:"slots,omitempty"`
+	Since       string `json:"since,omitempty"` // RFC 3339
+	EndedAt     string `json:"endedAt"`         // RFC 3339
+	Outcome     string `json:"outcome"`
+	Action      string `json:"action,omitempty"` // none, wake, wakeStateless
+	WakeID      string `json:"wakeId,omitempty"`
+	Summary     string `json:"summary,omitempty"`
+	Error       string `json:"error,omitempty"`
+	Attempt     int    `json:"attempt,omitempty"`
+}
+
+// SchedulerEntries answers SchedulerList, ordered by agent and entry.
+type SchedulerEntries struct {
+	Entries []SchedulerEntry `json:"entries"`
+}
+
+// SchedulerEntryRef names an entry: the request of trigger, pause, resume and
+// history.
+type SchedulerEntryRef struct {
+	AgentID string `json:"agentId"`
+	EntryID string `json:"entryId"`
+}
+
+// SchedulerTriggered answers trigger: the entry runs now, apart from its slots.
+type SchedulerTriggered struct {
+	TickID string `json:"tickId"`
+}
+
+// SchedulerHistory answers history, newest first.
+type SchedulerHistory struct {
+	Slots []SlotEntry `json:"slots"`
+}
+
+// SchedulerPaused answers pause and resume.
+type SchedulerPaused struct {
+	Paused bool `json:"paused"`
+}
+
+// SchedulerWake sends a wake: now, at a time, or in a while.
+type SchedulerWake struct {
+	AgentID      string `json:"agentId"`
+	Mode         string `json:"mode,omitempty"` // chat (default) or stateless
+	Message      string `json:"message"`
+	ChatID       string `json:"chatId,omitempty"`
+	At           string `json:"at,omitempty"`           // RFC 3339
+	In           string `json:"in,omitempty"`           // a Go duration
+	ExpiresAfter string `json:"expiresAfter,omitempty"` // a Go duration, from when it is due
+	OpID         string `json:"opId,omitempty"`
+}
+
+// SchedulerWakeSent answers SchedulerWake: the wake is kept until accepted.
+type SchedulerWakeSent struct {
+	WakeID string `json:"wakeId"`
+}
+
+// States of a wake in the mailbox.
+const (
+	WakesPending = "pending"
+	WakesDead    = "dead"
+)
+
+// SchedulerWakes lists wakes that wait, or that were given up.
+type SchedulerWakes struct {
+	AgentID string `json:"agentId,omitempty"`
+	State   string `json:"state,omitempty"` // pending (default) or dead
+}
+
+// SchedulerWakeList answers SchedulerWakes, oldest first.
+type SchedulerWakeList struct {
+	Wakes []PendingWake `json:"wakes"`
+}
+
+// PendingWake is a wake in an agent's mailbox.
+type PendingWake struct {
+	AgentID string `json:"agentId"`
+	Wake    Wake   `json:"wake"`
+}
+
+// JobDefinition is a background check that a tool offers.
+type JobDefinition struct {
+	ID          string `json:"id"`
+	Name        string `json:"name"`
+	Description string `json:"description"`
+}
+
+// SubmitAck is what JetStream answers to a submit.
+type SubmitAck struct {
+	Stream string          `json:"stream"`
+	Seq    uint64          `json:"seq"`
+	Error  json.RawMessage `json:"error,omitempty"`
+}
+
+// ResultRequest asks for the result of a submitted call; WaitMs (at most 60000)
+// waits that long for one that is not there yet.
+type ResultRequest struct {
+	WaitMs int64 `json:"waitMs,omitempty"`
+}
+
+// States of a submitted call.
+const (
+	ResultPending = "pending"
+	ResultDone    = "done"
+)
+
+// ResultReply answers ResultRequest and ResultGet. One of Reply, ReplyBlob and
+// Error is set when State is done. Pending means that no end is recorded and the
+// agent has submitted calls under way; with none under way, it is not_found.
+type ResultReply struct {
+	CallID    string          `json:"callId"`
+	State     string          `json:"state"`
+	Tool      string          `json:"tool,omitempty"`
+	Reply     *CallReply      `json:"reply,omitempty"`
+	ReplyBlob *Blob           `json:"replyBlob,omitempty"` // holds the JSON of a Reply too large for a message
+	Error     json.RawMessage `json:"error,omitempty"`     // the error object of an error reply
+}
+
+// ResultGet is ResultRequest for workers: the call stands in the body.
+type ResultGet struct {
+	CallID string `json:"callId"`
+	WaitMs int64  `json:"waitMs,omitempty"`
+}
+
+// ResultComplete records the end of a submitted call; for workers. Exactly one
+// of Reply, ReplyBlob and Error is set.
+type ResultComplete struct {
+	CallID    string          `json:"callId"`
+	Tool      string          `json:"tool"`
+	Reply     *CallReply      `json:"reply,omitempty"`
+	ReplyBlob *Blob           `json:"replyBlob,omitempty"`
+	Error     json.RawMessage `json:"error,omitempty"`
+}
+
+// ResultCompleted answers ResultComplete; Recorded is false when another end
+// was recorded before, which stands. The same end again is recorded.
+type ResultCompleted struct {
+	Recorded bool `json:"recorded"`
+}
+
+// SubmitsConsumer answers a request on subject.SubmitsConsumer, whose body is
+// empty: pull from this durable consumer of this stream, one message per free
+// slot.
+type SubmitsConsumer struct {
+	Stream  string `json:"stream"`
+	Durable string `json:"durable"`
+}
