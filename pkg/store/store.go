@@ -102,3 +102,29 @@ func (s *Store) List(ctx context.Context, prefix string) ([]string, error) {
 	err := s.do(ctx, "list", message.StoreList{Prefix: prefix}, &out)
 	return out.Keys, err
 }
+
+// Commit applies a job run's writes and records its wake in one step, for the
+// scheduler; it reports whether this commit took place. False means that the
+// job's outbox stands at this tick already, or at a later one: Outbox tells,
+// and also whether a commit whose first answer was lost took place.
+// conflict means that another tick's wake is still in the outbox: deliver and
+// Settle it first.
+func (s *Store) Commit(ctx context.Context, c message.StoreCommit) (bool, error) {
+	var out message.StoreCommitted
+	err := s.do(ctx, "commit", c, &out)
+	return out.Committed, err
+}
+
+// Outbox returns the last committed tick of a job and, until it is settled, its
+// wake.
+func (s *Store) Outbox(ctx context.Context, jobID string) (message.StoreOutboxRecord, error) {
+	var out message.StoreOutboxRecord
+	err := s.do(ctx, "outbox", message.StoreOutbox{JobID: jobID}, &out)
+	return out, err
+}
+
+// Settle clears the wake of a tick that is in the agent's mailbox. Settling
+// what is settled, or superseded, changes nothing.
+func (s *Store) Settle(ctx context.Context, jobID, tickID string) error {
+	return s.do(ctx, "settle", message.StoreSettle{JobID: jobID, TickID: tickID}, nil)
+}

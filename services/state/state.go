@@ -1,6 +1,7 @@
-// Package state is the service that owns ToolState and the durable store. Any
-// number of replicas may run: they share nothing but the two buckets, whose
-// every write is a compare-and-set.
+// Package state is the service that owns ToolState, the durable store, submitted
+// calls and their results. Any number of replicas may run: they share nothing but
+// the buckets, whose every write is a compare-and-set, and the stream of
+// submitted calls.
 package state
 
 import (
@@ -8,6 +9,7 @@ import (
 	"errors"
 	"flag"
 	"fmt"
+	"math"
 	"sync"
 	"time"
 
@@ -21,7 +23,9 @@ import (
 	"github.com/toolbus/toolbus/pkg/telemetry"
 	"github.com/toolbus/toolbus/services/state/internal/document"
 	"github.com/toolbus/toolbus/services/state/internal/oplog"
+	"github.com/toolbus/toolbus/services/state/internal/results"
 	"github.com/toolbus/toolbus/services/state/internal/store"
+	"github.com/toolbus/toolbus/services/state/internal/submits"
 	"github.com/toolbus/toolbus/services/state/internal/toolstate"
 )
 
@@ -37,7 +41,12 @@ type Config struct {
 	DefaultTTL    time.Duration // life of a document whose write names none
 	MinTTL        time.Duration // shortest life a write may ask for
 	MaxTTL        time.Duration // longest life a write may ask for
-	ValueLimit    int64         // bytes of a store value
+	ValueLimit    int64         // bytes of a store value, and of a wake in a job's outbox
+
+	ResultKeep    time.Duration // how long the result of a submitted call is kept
+	ResultWaiters int           // requests that wait for a result at once
+	SubmitBytes   int64         // bytes of all submitted calls that wait, which NATS reserves
+	SubmitPending int64         // submitted calls of one agent to one tool that wait
 }
 
 // DefaultConfig is a single server with the documented limits.
@@ -51,6 +60,10 @@ func DefaultConfig() Config {
 		MinTTL:        time.Second,
 		MaxTTL:        30 * 24 * time.Hour,
 		ValueLimit:    256 << 10,
+		ResultKeep:    24 * time.Hour,
+		ResultWaiters: 50_000,
+		SubmitBytes:   256 << 20,
+		SubmitPending: 10_000,
 	}
 }
 
@@ -66,6 +79,10 @@ func (c *Config) RegisterFlags(f *flag.FlagSet) {
 	f.DurationVar(&c.MinTTL, "toolstate-min-ttl", d.MinTTL, "shortest life a write may ask for")
 	f.DurationVar(&c.MaxTTL, "toolstate-max-ttl", d.MaxTTL, "longest life a write may ask for")
 	f.Int64Var(&c.ValueLimit, "store-value-limit", d.ValueLimit, "largest store value in `bytes`")
+	f.DurationVar(&c.ResultKeep, "result-keep", d.ResultKeep, "how long the result of a submitted call is kept")
+	f.IntVar(&c.ResultWaiters, "result-waiters", d.ResultWaiters, "largest `number` of requests that wait for a result at once")
+	f.Int64Var(&c.SubmitBytes, "submit-bytes", d.SubmitBytes, "`bytes` of all submitted calls that wait, which NATS reserves")
+	f.Int64Var(&c.SubmitPending, "submit-pending", d.SubmitPending, "largest `number` of submitted calls of one agent to one tool that wait")
 }
 
 // Validate reports every wrong setting.
@@ -82,10 +99,15 @@ func (c Config) Validate() error {
 	bad(c.ValueLimit >= 1<<10, "store-value-limit %d: must be at least 1024", c.ValueLimit)
 	bad(c.MinTTL >= time.Millisecond, "toolstate-min-ttl %s: must be at least 1ms", c.MinTTL)
 	bad(c.MinTTL <= c.DefaultTTL && c.DefaultTTL <= c.MaxTTL, "toolstate-ttl %s: must be from %s to %s", c.DefaultTTL, c.MinTTL, c.MaxTTL)
+	bad(c.ResultKeep >= time.Second, "result-keep %s: must be at least 1s", c.ResultKeep)
+	bad(c.ResultWaiters >= 1, "result-waiters %d: must be at least 1", c.ResultWaiters)
+	bad(c.SubmitBytes >= 1<<20, "submit-bytes %d: must be at least 1 MiB", c.SubmitBytes)
+	bad(c.SubmitPending >= 1, "submit-pending %d: must be at least 1", c.SubmitPending)
 	return errors.Join(errs...)
 }
 
-// Service answers toolstate.<tenant>.<op> and store.<tenant>.<agent>.<tool>.<op>.
+// Service answers toolstate.<tenant>.<op>, store.<tenant>.<agent>.<tool>.<op>,
+// result.<tenant>.<agent>.<op> and agent.<tenant>.<agent>.result.<callId>.
 type Service struct {
 	cfg       Config
 	log       telemetry.Logger
@@ -106,7 +128,7 @@ func New(cfg Config, log telemetry.Logger, reg prometheus.Registerer) (*Service,
 	return &Service{
 		cfg: cfg, log: log, reg: reg,
 		ops: telemetry.Register(reg, prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "toolbus_state_ops_total", Help: "ToolState and store operations, by operation and outcome (ok or an error code).",
+			Name: "toolbus_state_ops_total", Help: "Operations on ToolState, store and results, by operation and outcome (ok or an error code).",
 		}, []string{"op", "outcome"})),
 		conflicts: telemetry.Register(reg, prometheus.NewCounter(prometheus.CounterOpts{
 			Name: "toolbus_state_conflicts_total", Help: "Writes that met another writer's and were applied again.",
@@ -155,8 +177,21 @@ func (s *Service) start(ctx context.Context) error {
 		return err
 	}
 	s.stack.Push("store", func(context.Context) error { durable.Close(); return nil })
+	waiting, err := submits.Open(ctx, js, s.cfg.Replicas, submits.Limits{
+		Bytes: s.cfg.SubmitBytes, PerSubject: s.cfg.SubmitPending, MsgSize: int32(min(nc.MaxPayload(), math.MaxInt32)),
+	})
+	if err != nil {
+		return err
+	}
+	ends, err := results.Open(ctx, js, s.cfg.Replicas, results.Limits{
+		Keep: s.cfg.ResultKeep, Waiters: s.cfg.ResultWaiters,
+	}, waiting, s.ops, s.log)
+	if err != nil {
+		return err
+	}
+	s.stack.Push("results", func(context.Context) error { ends.Close(); return nil })
 	srv, err := bus.NewServer(nc, bus.ServerConfig{
-		Name: "state", Version: version, Description: "ToolState and the durable store",
+		Name: "state", Version: version, Description: "ToolState, the durable store, submitted calls and their results",
 	}, s.log, s.reg)
 	if err != nil {
 		return err
@@ -165,6 +200,8 @@ func (s *Service) start(ctx context.Context) error {
 	for _, e := range []bus.Endpoint{
 		{Name: "toolstate", Subject: subject.ToolState("*", "*"), Handler: scratch.Serve},
 		{Name: "store", Subject: subject.Store("*", "*", "*", "*"), Handler: durable.Serve},
+		{Name: "result", Subject: subject.Result("*", "*", "*"), Handler: ends.ServeWorker},
+		{Name: "agent-result", Subject: subject.AgentResult("*", "*", "*"), Handler: ends.ServeAgent},
 	} {
 		if err := srv.Handle(e); err != nil {
 			return err

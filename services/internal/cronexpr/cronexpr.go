@@ -11,7 +11,8 @@
 //   - @hourly, @daily, @midnight, @weekly, @monthly, @yearly, @annually;
 //   - @every and a Go duration of whole seconds, at least one second.
 //
-// The time zone is no part of it: it has a field of its own.
+// The time zone is no part of it: it has a field of its own. What becomes of
+// times that a change of the clock skips or repeats is said at Schedule.NextIn.
 package cronexpr
 
 import (
@@ -32,8 +33,9 @@ const searchYears = 9
 
 // Schedule is a parsed expression. The zero value never fires.
 type Schedule struct {
-	next  cron.Schedule
+	wall  cron.Schedule // of wall clock readings, written as if they were UTC; nil for @every
 	every time.Duration
+	fixed bool // minute and hour are named: see NextIn
 	text  string
 }
 
@@ -59,7 +61,7 @@ func Parse(expr string) (Schedule, error) {
 		case every%time.Second != 0:
 			return Schedule{}, errors.New("@every needs whole seconds")
 		}
-		return Schedule{next: cron.EveryWithMin(every, time.Second), every: every, text: text}, nil
+		return Schedule{every: every, text: text}, nil
 	}
 	p, err := cron.TryNewParser(cron.SecondOptional | cron.Minute | cron.Hour | cron.Dom | cron.Month | cron.Dow |
 		cron.Descriptor | cron.DowOrDom)
@@ -78,7 +80,19 @@ func Parse(expr string) (Schedule, error) {
 	if next.Next(time.Date(2001, 1, 1, 0, 0, 0, 0, time.UTC)).IsZero() {
 		return Schedule{}, errors.New("never fires: no month has such a day")
 	}
-	return Schedule{next: next, text: text}, nil
+	return Schedule{wall: next, fixed: fixed(text), text: text}, nil
+}
+
+// fixed tells whether an expression names its minutes and hours.
+func fixed(text string) bool {
+	f := strings.Fields(text)
+	switch {
+	case len(f) == 1:
+		return text != "@hourly"
+	case len(f) == 6:
+		f = f[1:]
+	}
+	return !strings.ContainsAny(f[0]+f[1], "*?")
 }
 
 // Normalize is the expression in the one spelling that Parse reads: single
@@ -93,11 +107,5 @@ func (s Schedule) String() string { return s.text }
 // Every is the period of an @every expression, 0 for all others.
 func (s Schedule) Every() time.Duration { return s.every }
 
-// Next is the first instant after t that matches, by the wall clock of t's
-// location; the zero time when there is none.
-func (s Schedule) Next(t time.Time) time.Time {
-	if s.next == nil {
-		return time.Time{}
-	}
-	return s.next.Next(t)
-}
+// Next is NextIn the location of t.
+func (s Schedule) Next(t time.Time) time.Time { return s.NextIn(t.Location(), t) }

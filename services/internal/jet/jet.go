@@ -68,6 +68,10 @@ const (
 	codeNoMemory  = 10028
 )
 
+// codeSequenceBusy says that another write of the same subject is under way,
+// whose outcome the expected sequence cannot know.
+const codeSequenceBusy = 10164
+
 // BucketStream is the stream under the KV bucket name: what nats.go's
 // CreateKeyValue makes, with history 1, plus what a bucket's own configuration
 // cannot say. Tune the result before Ensure.
@@ -112,7 +116,7 @@ func Put(ctx context.Context, js jetstream.JetStream, m *nats.Msg, expect uint64
 func PublishError(err error) error {
 	var api *jetstream.APIError
 	switch {
-	case errors.As(err, &api) && api.ErrorCode == jetstream.JSErrCodeStreamWrongLastSequence:
+	case errors.As(err, &api) && (api.ErrorCode == jetstream.JSErrCodeStreamWrongLastSequence || api.ErrorCode == codeSequenceBusy):
 		return ErrRevision
 	case errors.As(err, &api) && (api.ErrorCode == 10077 || api.ErrorCode == 10054): // over the stream's or the server's size
 		return errcode.Wrap(errcode.TooLarge, err, "the stream is full: %v", err)

@@ -96,18 +96,29 @@ func (b *Bucket) Put(ctx context.Context, key string, header nats.Header, data [
 // Remove writes a marker in a value's place, which itself goes after ttl.
 // expect is as in Put.
 func (b *Bucket) Remove(ctx context.Context, key string, header nats.Header, ttl time.Duration, expect uint64) (uint64, error) {
-	header.Set(headerOperation, opDelete)
-	header.Set(jetstream.MarkerReasonHeader, reasonRemove)
+	markRemoved(header)
 	return b.publish(ctx, key, header, nil, ttl, expect)
 }
 
+func markRemoved(header nats.Header) {
+	header.Set(headerOperation, opDelete)
+	header.Set(jetstream.MarkerReasonHeader, reasonRemove)
+}
+
 func (b *Bucket) publish(ctx context.Context, key string, header nats.Header, data []byte, ttl time.Duration, expect uint64) (uint64, error) {
+	return jet.Put(ctx, b.js, b.msg(key, header, data, ttl), expect)
+}
+
+func (b *Bucket) msg(key string, header nats.Header, data []byte, ttl time.Duration) *nats.Msg {
 	m := nats.NewMsg(jet.KVSubject(b.name, key))
-	m.Header, m.Data = header, data
+	if header != nil {
+		m.Header = header
+	}
+	m.Data = data
 	if ttl > 0 {
 		m.Header.Set(jetstream.MsgTTLHeader, wholeSeconds(ttl).String())
 	}
-	return jet.Put(ctx, b.js, m, expect)
+	return m
 }
 
 func wholeSeconds(d time.Duration) time.Duration {

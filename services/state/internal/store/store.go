@@ -43,7 +43,9 @@ type Handler struct {
 	bucket *bucket.Bucket
 	commit *commit.Committer[string]
 	limit  int64
-	ops    *prometheus.CounterVec
+
+	ops       *prometheus.CounterVec
+	conflicts prometheus.Counter
 }
 
 // Open makes the bucket and a Handler on it. limit is the largest value in
@@ -62,7 +64,7 @@ func Open(ctx context.Context, js jetstream.JetStream, replicas int, limit int64
 		Decode: func(body []byte) (string, time.Time, error) { return string(body), time.Time{}, nil },
 		Encode: func(v string, _ time.Time) []byte { return []byte(v) },
 	}
-	return &Handler{bucket: b, commit: commit.New(b, codec, time.Now, conflicts), limit: limit, ops: ops}, nil
+	return &Handler{bucket: b, commit: commit.New(b, codec, time.Now, conflicts), limit: limit, ops: ops, conflicts: conflicts}, nil
 }
 
 // Close ends what runs.
@@ -81,6 +83,7 @@ func (h *Handler) Serve(ctx context.Context, in *bus.Incoming) (any, error) {
 	}
 	serve, ok := map[string]func(context.Context, scope, *bus.Incoming) (any, error){
 		"get": h.get, "set": h.set, "delete": h.delete, "list": h.list,
+		"commit": h.commitTick, "outbox": h.outbox, "settle": h.settle,
 	}[op]
 	if !ok {
 		return nil, errcode.Field("op", "%.64q is not an operation of the store", op)

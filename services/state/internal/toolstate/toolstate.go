@@ -53,7 +53,11 @@ type Handler struct {
 	limits Limits
 	now    func() time.Time
 	ops    *prometheus.CounterVec
+	serve  map[string]serveOp
 }
+
+// serveOp serves one operation.
+type serveOp func(ctx context.Context, tenant string, in *bus.Incoming) (any, error)
 
 // Open makes the bucket and a Handler on it. ops counts by op and outcome.
 // Close it.
@@ -76,7 +80,12 @@ func Open(ctx context.Context, js jetstream.JetStream, replicas int, limits Limi
 		Decode: document.Decode,
 		Encode: func(d document.Document, expires time.Time) []byte { return d.Encode(expires) },
 	}
-	return &Handler{bucket: b, commit: commit.New(b, codec, now, conflicts), limits: limits, now: now, ops: ops}, nil
+	h := &Handler{bucket: b, commit: commit.New(b, codec, now, conflicts), limits: limits, now: now, ops: ops}
+	h.serve = map[string]serveOp{
+		"get": h.get, "set": h.set, "delete": h.delete, "all": h.all, "clear": h.clear,
+		"append": h.append, "increment": h.increment, "update": h.update, "list": h.list,
+	}
+	return h, nil
 }
 
 // Close ends what runs.
@@ -88,10 +97,7 @@ func (h *Handler) Serve(ctx context.Context, in *bus.Incoming) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	serve, ok := map[string]func(context.Context, string, *bus.Incoming) (any, error){
-		"get": h.get, "set": h.set, "delete": h.delete, "all": h.all, "clear": h.clear,
-		"append": h.append, "increment": h.increment, "update": h.update, "list": h.list,
-	}[op]
+	serve, ok := h.serve[op]
 	if !ok {
 		return nil, errcode.Field("op", "%.64q is not an operation of toolstate", op)
 	}
