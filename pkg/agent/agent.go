@@ -1,6 +1,7 @@
-// Package agent is an agent's side of the bus: which tools it has, and calling
-// them. A Client speaks for one agent of one tenant and is safe for concurrent
-// use; it needs no permission beyond that agent's own subjects.
+// Package agent is an agent's side of the bus: which tools it has, calling and
+// submitting them, and being woken. A Client speaks for one agent of one tenant
+// and is safe for concurrent use; it needs no permission beyond that agent's own
+// subjects.
 package agent
 
 import (
@@ -21,8 +22,14 @@ import (
 )
 
 // lostAfter is how long a running call may go without a beat (workers send one
-// at once and every second) before its worker counts as lost.
+// every second) before its worker counts as lost.
 const lostAfter = 5 * time.Second
+
+// beats are the headers that ask for beats. The first may wait as long as the
+// next would: most calls are over by then.
+func beats() nats.Header {
+	return nats.Header{message.HeaderBeats: {"1"}, message.HeaderFirstBeat: {"1000"}}
+}
 
 // Client is an agent on the bus.
 type Client struct {
@@ -37,8 +44,10 @@ type Client struct {
 
 // watch is what a running call hears from its worker.
 type watch struct {
-	alive    chan struct{} // capacity 1
 	progress func(json.RawMessage)
+
+	mu    sync.Mutex
+	quiet *time.Timer // fires when nothing was heard for too long; nil: nobody waits for it
 }
 
 // New makes a client. Close it when the agent ends; nc stays open.
@@ -134,9 +143,8 @@ func (c *Client) Call(ctx context.Context, tool string, arguments any, opts ...O
 			lost(errcode.New(errcode.WorkerLost, "the worker that ran %s has not been heard of for %s", tool, lostAfter))
 		})
 	}
-	spill := bus.Spill{Family: subject.FamilyAgent, Tenant: c.tenant, Agent: c.agent}
 	to := subject.AgentCall(c.tenant, c.agent, tool)
-	r, err := bus.CallTool(noDefault{ctx}, c.nc, spill, to, o.req, nats.Header{message.HeaderBeats: {"1"}}, watch)
+	r, err := bus.CallTool(noDefault{ctx}, c.nc, c.spill(), to, o.req, beats(), watch)
 	switch {
 	case err != nil && ctx.Err() != nil:
 		return r, errcode.From(context.Cause(ctx))
@@ -187,7 +195,7 @@ func (c *Client) enter(o options) (*watch, error) {
 	if c.calls[o.req.CallID] != nil {
 		return nil, errcode.Field("callId", "%q is in use by a running call", o.req.CallID)
 	}
-	w := &watch{alive: make(chan struct{}, 1), progress: o.progress}
+	w := &watch{progress: o.progress}
 	c.calls[o.req.CallID] = w
 	return w, nil
 }
@@ -210,10 +218,7 @@ func (c *Client) hear(m *nats.Msg) {
 	if w == nil {
 		return
 	}
-	select {
-	case w.alive <- struct{}{}:
-	default:
-	}
+	w.heard()
 	var e message.ProgressEvent
 	if w.progress != nil && json.Unmarshal(m.Data, &e) == nil && len(e.Progress) > 0 {
 		w.progress(e.Progress)
@@ -222,23 +227,26 @@ func (c *Client) hear(m *nats.Msg) {
 
 // guard calls lost when the call's worker has been silent for too long.
 func (w *watch) guard(lost func()) (stop func()) {
-	done := make(chan struct{})
-	go func() {
-		t := time.NewTimer(lostAfter)
-		defer t.Stop()
-		for {
-			select {
-			case <-done:
-				return
-			case <-t.C:
-				lost()
-				return
-			case <-w.alive:
-				t.Reset(lostAfter)
-			}
-		}
-	}()
-	return func() { close(done) }
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.quiet = time.AfterFunc(lostAfter, lost)
+	return w.unguard
+}
+
+func (w *watch) unguard() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.quiet.Stop()
+	w.quiet = nil
+}
+
+// heard says that the worker lives.
+func (w *watch) heard() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.quiet != nil && w.quiet.Stop() { // once lost is lost
+		w.quiet.Reset(lostAfter)
+	}
 }
 
 // noDefault keeps a request from getting the default timeout: a call's limit is

@@ -33,29 +33,20 @@ type Spill struct {
 
 const spillParallel = 8 // chunks under way at once
 
+// Fits tells whether a body of a size, in bytes, goes as it is: Out leaves it
+// alone.
+func (s Spill) Fits(nc *nats.Conn, size int) bool {
+	return int64(size) <= min(MaxBody(nc), s.limit())
+}
+
 // Out stores m's body as a blob when it does not fit one message, and puts the
 // blob's description in its place.
 func (s Spill) Out(ctx context.Context, nc *nats.Conn, m *nats.Msg) error {
-	size := int64(len(m.Data))
-	if limit := s.limit(); size > limit {
-		return errcode.OverLimit(errcode.TooLarge, limit, size, "the body is %d bytes, at most %d are allowed", size, limit)
-	}
-	chunk := MaxBody(nc)
-	if size <= chunk {
+	if s.Fits(nc, len(m.Data)) {
 		return nil
 	}
-	sum := sha256.Sum256(m.Data)
-	b := message.Blob{ID: uuid.NewString(), Size: size, Chunks: int((size + chunk - 1) / chunk), SHA256: hex.EncodeToString(sum[:])}
-	to := subject.Blob(s.Family, s.Tenant, s.Agent, b.ID)
-	g, ctx := errgroup.WithContext(ctx)
-	g.SetLimit(spillParallel)
-	for i := range b.Chunks {
-		g.Go(func() error {
-			part := m.Data[int64(i)*chunk : min(size, int64(i+1)*chunk)]
-			return PublishChunk(ctx, nc, to, i, part)
-		})
-	}
-	if err := g.Wait(); err != nil {
+	b, err := s.Store(ctx, nc, m.Data)
+	if err != nil {
 		return err
 	}
 	desc, err := json.Marshal(b)
@@ -68,6 +59,31 @@ func (s Spill) Out(ctx context.Context, nc *nats.Conn, m *nats.Msg) error {
 	m.Header.Set(message.HeaderBlob, string(desc))
 	m.Data = nil
 	return nil
+}
+
+// Store stores a body of at least one byte as a blob and returns the blob's
+// description.
+func (s Spill) Store(ctx context.Context, nc *nats.Conn, body []byte) (*message.Blob, error) {
+	size := int64(len(body))
+	if limit := s.limit(); size > limit {
+		return nil, errcode.OverLimit(errcode.TooLarge, limit, size, "the body is %d bytes, at most %d are allowed", size, limit)
+	}
+	chunk := MaxBody(nc)
+	sum := sha256.Sum256(body)
+	b := &message.Blob{ID: uuid.NewString(), Size: size, Chunks: int((size + chunk - 1) / chunk), SHA256: hex.EncodeToString(sum[:])}
+	to := subject.Blob(s.Family, s.Tenant, s.Agent, b.ID)
+	g, ctx := errgroup.WithContext(ctx)
+	g.SetLimit(spillParallel)
+	for i := range b.Chunks {
+		g.Go(func() error {
+			part := body[int64(i)*chunk : min(size, int64(i+1)*chunk)]
+			return PublishChunk(ctx, nc, to, i, part)
+		})
+	}
+	if err := g.Wait(); err != nil {
+		return nil, err
+	}
+	return b, nil
 }
 
 // In returns a message's body, fetched when it was spilled.

@@ -19,6 +19,7 @@ import (
 
 	"github.com/toolbus/toolbus/contracts/errcode"
 	"github.com/toolbus/toolbus/contracts/message"
+	"github.com/toolbus/toolbus/pkg/internal/crew"
 	"github.com/toolbus/toolbus/pkg/telemetry"
 )
 
@@ -61,6 +62,7 @@ type Server struct {
 	svc      micro.Service
 	log      telemetry.Logger
 	gate     *gate
+	crew     *crew.Crew // serves the requests
 	requests *prometheus.CounterVec
 	seconds  *prometheus.HistogramVec
 	stopOnce sync.Once
@@ -69,12 +71,15 @@ type Server struct {
 	cancel   context.CancelCauseFunc
 }
 
+// maxIdle is how many goroutines wait for requests.
+const maxIdle = 256
+
 // NewServer registers a service on nc. Stop it before closing nc.
 func NewServer(nc *nats.Conn, cfg ServerConfig, log telemetry.Logger, reg prometheus.Registerer) (*Server, error) {
 	if cfg.MaxInFlight == 0 {
 		cfg.MaxInFlight = 4096
 	}
-	s := &Server{nc: nc, log: log, gate: newGate(int64(cfg.MaxInFlight))}
+	s := &Server{nc: nc, log: log, gate: newGate(int64(cfg.MaxInFlight)), crew: crew.New(maxIdle)}
 	s.base, s.cancel = context.WithCancelCause(context.Background())
 	s.requests = telemetry.Register(reg, prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name: "toolbus_requests_total", Help: "Requests answered, by endpoint and outcome (ok or an error code).",
@@ -123,7 +128,7 @@ func (s *Server) Handle(e Endpoint) error {
 		in := &Incoming{Subject: r.Subject(), Header: nats.Header(r.Headers()), Data: r.Data(), Reply: r.Reply()}
 		switch s.gate.enter() {
 		case admitted:
-			go s.serve(e, in)
+			s.crew.Go(func() { s.serve(e, in) })
 		case full:
 			err := errcode.New(errcode.Overloaded, "too many requests at once")
 			err.Details = &errcode.Details{RetryAfter: "100ms"}
@@ -264,6 +269,7 @@ func (s *Server) Stop(ctx context.Context) error {
 const stopGrace = time.Second
 
 func (s *Server) stop(ctx context.Context) error {
+	defer s.crew.Close()
 	err := s.svc.Stop() // asks the server to send no more
 	s.handedOut(ctx)
 	idle := s.gate.close()

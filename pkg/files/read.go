@@ -5,6 +5,7 @@ import (
 	"encoding/base64"
 	"errors"
 	"io"
+	"math"
 
 	"golang.org/x/sync/errgroup"
 
@@ -95,6 +96,63 @@ func (c *Client) piece(ctx context.Context, q message.FileRead) (message.FileCon
 		return r, nil, errcode.New(errcode.Internal, "the files service sent unreadable content")
 	}
 	return r, data, nil
+}
+
+// ReadAt returns up to length bytes from offset, of one version: fewer only at
+// the file's end, none at or beyond it. exists is false, without an error, when
+// there is no file.
+func (c *Client) ReadAt(ctx context.Context, path string, offset, length int64) (content []byte, info tool.FileInfo, exists bool, err error) {
+	if err := paths.Check(path); err != nil {
+		return nil, tool.FileInfo{}, false, err
+	}
+	if offset < 0 || length < 0 {
+		return nil, tool.FileInfo{}, false, errcode.Field("offset", "offset and length must not be negative")
+	}
+	length = min(length, math.MaxInt64-offset)
+	for range readTries {
+		content, info, exists, err = c.readAtOnce(ctx, path, offset, length)
+		if !errors.Is(err, errcode.Conflict) {
+			break
+		}
+	}
+	return content, info, exists, err
+}
+
+func (c *Client) readAtOnce(ctx context.Context, path string, offset, length int64) ([]byte, tool.FileInfo, bool, error) {
+	first, data, err := c.piece(ctx, message.FileRead{Path: path, Offset: offset, Length: &length})
+	if beyondEnd(err) {
+		info, exists, err := c.Stat(ctx, path)
+		if err == nil && exists && info.Size > offset {
+			err = errcode.New(errcode.Conflict, "%q grew while it was read", path)
+		}
+		return nil, info, exists, err
+	}
+	if err != nil || !first.Exists {
+		return nil, tool.FileInfo{}, false, err
+	}
+	info, err := contentInfo(first)
+	if err != nil {
+		return nil, info, false, err
+	}
+	// The length comes from the caller: no more room than the file can fill.
+	length = max(min(length, first.Size-offset), 0)
+	if int64(len(data)) >= length {
+		return data, info, true, nil
+	}
+	content := make([]byte, length)
+	n := copy(content, data)
+	if err := c.fill(ctx, first, offset+int64(n), content[n:]); err != nil {
+		return nil, tool.FileInfo{}, false, err
+	}
+	return content, info, true, nil
+}
+
+// beyondEnd tells whether the service refused an offset because the file ends
+// before it.
+func beyondEnd(err error) bool {
+	var e *errcode.Error
+	return errors.As(err, &e) && e.Code == errcode.InvalidRequest && e.Details != nil &&
+		len(e.Details.Fields) == 1 && e.Details.Fields[0].Field == "offset"
 }
 
 func contentInfo(r message.FileContent) (tool.FileInfo, error) {

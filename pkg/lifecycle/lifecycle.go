@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"os"
 	"os/signal"
+	"runtime"
 	"sync"
 	"syscall"
 	"time"
@@ -56,9 +57,17 @@ func (s *Stack) Close(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
+// heapFloor, in bytes, is what the garbage collector takes for in use beside what
+// is. Without it a process that keeps little would be collected dozens of times a
+// second under load, for every 4 MiB of short-lived garbage. Nobody touches it, so
+// it takes no memory itself; the garbage that it lets stand does, at most as much.
+const heapFloor = 16 << 20
+
 // Run starts svc, waits for SIGINT, SIGTERM or the end of ctx, and stops svc
 // within timeout. A second signal ends the process at once.
 func Run(ctx context.Context, svc Service, timeout time.Duration) error {
+	floor := make([]byte, heapFloor)
+	defer runtime.KeepAlive(floor)
 	ctx, cancel := signal.NotifyContext(ctx, os.Interrupt, syscall.SIGTERM)
 	defer cancel()
 	err := svc.Start(ctx)

@@ -6,7 +6,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"time"
 
 	"github.com/toolbus/toolbus/contracts/errcode"
@@ -64,8 +63,10 @@ func (c *Call) Bind(v any) error {
 
 // BindSettings decodes the tool's settings into v. What does not fit is the
 // operator's mistake: invalid_request, never shown as the model's.
-func (c *Call) BindSettings(v any) error {
-	if err := strict(c.Settings, v); err != nil {
+func (c *Call) BindSettings(v any) error { return bindSettings(c.Settings, v) }
+
+func bindSettings(settings json.RawMessage, v any) error {
+	if err := strict(settings, v); err != nil {
 		f := fault(err)
 		f.Field = "settings." + f.Field
 		return errcode.Fields(errcode.InvalidRequest, f)
@@ -87,11 +88,15 @@ func (c *Call) Files() Files { return c.env.Files() }
 // the agent's configuration grants. Arguments are any value with a JSON object
 // form. A Result with Success false is not an error.
 func (c *Call) Call(ctx context.Context, name string, arguments any) (Result, error) {
+	return callTool(ctx, c.env.CallTool, name, arguments)
+}
+
+func callTool(ctx context.Context, call func(context.Context, string, json.RawMessage) (Result, error), name string, arguments any) (Result, error) {
 	b, err := message.Marshal(arguments)
 	if err != nil {
 		return Result{}, errcode.Wrap(errcode.InvalidRequest, err, "arguments of %s have no JSON form: %v", name, err)
 	}
-	return c.env.CallTool(ctx, name, b)
+	return call(ctx, name, b)
 }
 
 // Progress tells the caller how far the call is; any value with a JSON form.
@@ -124,14 +129,7 @@ func strict(data json.RawMessage, v any) error {
 	if len(bytes.TrimSpace(data)) == 0 {
 		data = json.RawMessage("{}")
 	}
-	dec := json.NewDecoder(bytes.NewReader(data))
-	if err := dec.Decode(v); err != nil {
-		return err
-	}
-	if _, err := dec.Token(); !errors.Is(err, io.EOF) {
-		return errors.New("more than one JSON value")
-	}
-	return nil
+	return json.Unmarshal(data, v)
 }
 
 func fault(err error) errcode.FieldFault {

@@ -95,6 +95,9 @@ type Files interface {
 	// Read returns a file's content; exists is false, without an error, when
 	// there is none.
 	Read(ctx context.Context, path string) (content []byte, info FileInfo, exists bool, err error)
+	// ReadAt returns up to length bytes from offset, of one version: fewer only
+	// at the file's end, none at or beyond it. info.Size is the whole file's.
+	ReadAt(ctx context.Context, path string, offset, length int64) (content []byte, info FileInfo, exists bool, err error)
 	// Write replaces a file, or makes it.
 	Write(ctx context.Context, path string, content []byte) (FileInfo, error)
 	// Append adds to the end of a file, or makes it. Appends that run at the

@@ -16,6 +16,9 @@
 //			return tool.OK("%d codes so far", n), nil
 //		})
 //
+// A tool may bring background checks, which run on a schedule and wake the agent
+// when something happened; see Job and JobProvider.
+//
 // A tool reaches the world only through its Call: settings, scratch state,
 // durable store, files, other tools, progress, log and clock. Tools never
 // import each other, and this package never imports a transport: a tool can be

@@ -64,23 +64,28 @@ func (d Definition) Validate() error {
 }
 
 // Option refines a tool made by New.
-type Option func(*Definition)
+type Option func(*options)
+
+type options struct {
+	Definition
+	jobs []job
+}
 
 // Internal keeps the tool from models: only other tools may call it, unless an
 // agent's configuration lists it by name.
-func Internal() Option { return func(d *Definition) { d.Internal = true } }
+func Internal() Option { return func(o *options) { o.Internal = true } }
 
 // Timeout limits each call. A caller may ask for less, never for more.
-func Timeout(t time.Duration) Option { return func(d *Definition) { d.Timeout = t } }
+func Timeout(t time.Duration) Option { return func(o *options) { o.Timeout = t } }
 
 // MaxConcurrent limits how many calls of the tool one worker runs at once.
-func MaxConcurrent(n int) Option { return func(d *Definition) { d.MaxConcurrent = n } }
+func MaxConcurrent(n int) Option { return func(o *options) { o.MaxConcurrent = n } }
 
 // Version names the tool's version in the catalogue.
-func Version(v string) Option { return func(d *Definition) { d.Version = v } }
+func Version(v string) Option { return func(o *options) { o.Version = v } }
 
 // Schema replaces the schema derived from the argument type.
-func Schema(s json.RawMessage) Option { return func(d *Definition) { d.InputSchema = s } }
+func Schema(s json.RawMessage) Option { return func(o *options) { o.InputSchema = s } }
 
 // New builds a Tool from a function whose arguments are a struct. The JSON
 // Schema is derived from In's fields:
@@ -98,10 +103,11 @@ func Schema(s json.RawMessage) Option { return func(d *Definition) { d.InputSche
 // New panics on a definition that cannot work, since that is a programming
 // error: it is meant for package-level variables.
 func New[In any](name, description string, fn func(ctx context.Context, call *Call, in In) (Result, error), opts ...Option) Tool {
-	d := Definition{Name: name, Description: description}
-	for _, o := range opts {
-		o(&d)
+	o := options{Definition: Definition{Name: name, Description: description}}
+	for _, f := range opts {
+		f(&o)
 	}
+	d := o.Definition
 	if d.InputSchema == nil {
 		s, err := schemaFor(reflect.TypeFor[In]())
 		if err != nil {
@@ -109,10 +115,14 @@ func New[In any](name, description string, fn func(ctx context.Context, call *Ca
 		}
 		d.InputSchema = s
 	}
-	if err := d.Validate(); err != nil {
+	var t Tool = &funcTool[In]{def: d, fn: fn}
+	if len(o.jobs) > 0 {
+		t = &jobTool{Tool: t, jobs: o.jobs}
+	}
+	if err := Validate(t); err != nil {
 		panic(fmt.Sprintf("tool %s: %v", name, err))
 	}
-	return &funcTool[In]{def: d, fn: fn}
+	return t
 }
 
 type funcTool[In any] struct {
@@ -128,4 +138,28 @@ func (t *funcTool[In]) Execute(ctx context.Context, call *Call) (Result, error) 
 		return Result{}, err
 	}
 	return t.fn(ctx, call, in)
+}
+
+// jobTool is a tool with checks.
+type jobTool struct {
+	Tool
+	jobs []job
+}
+
+func (t *jobTool) Jobs() []JobDefinition {
+	defs := make([]JobDefinition, len(t.jobs))
+	for i, j := range t.jobs {
+		defs[i] = j.def
+	}
+	return defs
+}
+
+func (t *jobTool) ExecuteJob(ctx context.Context, call *JobCall) (JobResult, error) {
+	for _, j := range t.jobs {
+		if j.def.ID == call.JobTypeID {
+			return j.fn(ctx, call)
+		}
+	}
+	_, err := FindJob(t, call.JobTypeID)
+	return JobResult{}, err
 }

@@ -13,6 +13,8 @@ import (
 type metrics struct {
 	calls   *prometheus.CounterVec
 	seconds *prometheus.HistogramVec
+	jobs    *prometheus.CounterVec
+	jobTime *prometheus.HistogramVec
 }
 
 func newMetrics(reg prometheus.Registerer) metrics {
@@ -24,7 +26,24 @@ func newMetrics(reg prometheus.Registerer) metrics {
 			Name: "toolbus_tool_seconds", Help: "Time a call of a tool took.",
 			Buckets: prometheus.ExponentialBuckets(0.0005, 4, 10),
 		}, []string{"tool"})),
+		jobs: telemetry.Register(reg, prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "toolbus_job_runs_total", Help: "Runs of a tool's background check by outcome: none, wake, wakeStateless or an error code.",
+		}, []string{"tool", "job", "outcome"})),
+		jobTime: telemetry.Register(reg, prometheus.NewHistogramVec(prometheus.HistogramOpts{
+			Name: "toolbus_job_seconds", Help: "Time a run of a tool's background check took.",
+			Buckets: prometheus.ExponentialBuckets(0.0005, 4, 10),
+		}, []string{"tool"})),
 	}
+}
+
+// ranJob counts a run of a job that the tool has.
+func (m metrics) ranJob(name, job, action string, err error, start time.Time) {
+	outcome := action
+	if err != nil {
+		outcome = string(errcode.Of(err))
+	}
+	m.jobs.WithLabelValues(name, job, outcome).Inc()
+	m.jobTime.WithLabelValues(name).Observe(time.Since(start).Seconds())
 }
 
 func (m metrics) done(name string, err error, res *tool.Result, start time.Time) {

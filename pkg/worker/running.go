@@ -2,12 +2,14 @@ package worker
 
 import (
 	"context"
+	"strconv"
 	"sync"
 	"time"
 
 	"github.com/nats-io/nats.go"
 
 	"github.com/toolbus/toolbus/contracts/errcode"
+	"github.com/toolbus/toolbus/contracts/message"
 )
 
 // callKey names a call; its id is unique within an agent only.
@@ -55,20 +57,46 @@ const beatEvery = time.Second
 
 var beat = []byte(`{"beat":true}`)
 
-// startBeats publishes a beat at once and every second until stopped.
-func startBeats(nc *nats.Conn, to string) (stop func()) {
-	_ = nc.Publish(to, beat)
-	t := time.NewTicker(beatEvery)
-	done := make(chan struct{})
-	go func() {
-		for {
-			select {
-			case <-t.C:
-				_ = nc.Publish(to, beat)
-			case <-done:
-				return
-			}
+// firstBeat is how long a call's first beat may wait.
+func firstBeat(h nats.Header) time.Duration {
+	ms, err := strconv.ParseUint(h.Get(message.HeaderFirstBeat), 10, 16)
+	if err != nil {
+		return 0
+	}
+	return min(time.Duration(ms)*time.Millisecond, beatEvery)
+}
+
+// startBeats publishes a first beat after a while, or at once, and then one every
+// second until stopped. After stop has returned there is none.
+func startBeats(nc *nats.Conn, to string, first time.Duration) (stop func()) {
+	if first == 0 {
+		_ = nc.Publish(to, beat)
+		first = beatEvery
+	}
+	b := &beats{}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.next = time.AfterFunc(first, func() {
+		b.mu.Lock()
+		defer b.mu.Unlock()
+		if !b.stopped {
+			_ = nc.Publish(to, beat)
+			b.next.Reset(beatEvery)
 		}
-	}()
-	return func() { t.Stop(); close(done) }
+	})
+	return b.stop
+}
+
+// beats are a call's beats to come. Most calls end before the first.
+type beats struct {
+	mu      sync.Mutex
+	stopped bool
+	next    *time.Timer
+}
+
+func (b *beats) stop() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.stopped = true
+	b.next.Stop()
 }

@@ -10,7 +10,6 @@ import (
 
 	"github.com/toolbus/toolbus/contracts/errcode"
 	"github.com/toolbus/toolbus/contracts/subject"
-	"github.com/toolbus/toolbus/pkg/telemetry"
 	"github.com/toolbus/toolbus/pkg/tool"
 )
 
@@ -106,7 +105,7 @@ func (r redactor) text(s string) string {
 }
 
 // logger wraps a tool's logger so that secrets never reach a log.
-func (r redactor) logger(l telemetry.Logger) tool.Logger {
+func (r redactor) logger(l tool.Logger) tool.Logger {
 	if len(r) == 0 {
 		return l
 	}
@@ -115,7 +114,7 @@ func (r redactor) logger(l telemetry.Logger) tool.Logger {
 
 type redactingLogger struct {
 	r redactor
-	l telemetry.Logger
+	l tool.Logger
 }
 
 func (l redactingLogger) clean(keyvals []any) []any {

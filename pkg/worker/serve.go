@@ -18,6 +18,7 @@ import (
 	"github.com/toolbus/toolbus/contracts/subject"
 	"github.com/toolbus/toolbus/pkg/arguments"
 	"github.com/toolbus/toolbus/pkg/bus"
+	"github.com/toolbus/toolbus/pkg/internal/crew"
 	"github.com/toolbus/toolbus/pkg/telemetry"
 	"github.com/toolbus/toolbus/pkg/tool"
 )
@@ -25,28 +26,41 @@ import (
 // maxDepth ends tools that call each other in a circle.
 const maxDepth = 16
 
+// maxIdle is how many goroutines wait for a tool to run.
+const maxIdle = 256
+
+// spillTimeout limits the moving of a large body.
+const spillTimeout = 30 * time.Second
+
 // hosted is one tool in this worker.
 type hosted struct {
 	tool    tool.Tool
 	def     tool.Definition
+	jobs    tool.JobProvider // nil: none
 	schema  *arguments.Schema
 	timeout time.Duration
+	late    *errcode.Error // ends a call that takes longer than timeout
 	slots   chan struct{}
+	crew    *crew.Crew
 	log     telemetry.Logger
 }
 
 func (w *Worker) host(t tool.Tool) (*hosted, error) {
 	d := t.Definition()
-	if err := d.Validate(); err != nil {
+	if err := tool.Validate(t); err != nil {
 		return nil, fmt.Errorf("tool %q: %w", d.Name, err)
 	}
 	schema, err := arguments.Compile(d.InputSchema)
 	if err != nil {
 		return nil, fmt.Errorf("tool %q: %w", d.Name, err)
 	}
-	h := &hosted{tool: t, def: d, schema: schema, timeout: d.Timeout, log: w.log.Module("Tool_" + d.Name)}
+	h := &hosted{tool: t, def: d, schema: schema, timeout: d.Timeout, crew: w.crew, log: w.log.Module("Tool_" + d.Name)}
 	if h.timeout == 0 {
 		h.timeout = w.cfg.Timeout
+	}
+	h.late = h.tooLate(h.timeout)
+	if jobs := tool.JobsOf(t); len(jobs) > 0 {
+		h.jobs = t.(tool.JobProvider)
 	}
 	n := d.MaxConcurrent
 	if n == 0 {
@@ -62,10 +76,14 @@ func (w *Worker) definitions() []message.ToolDefinition {
 	defs := make([]message.ToolDefinition, 0, len(w.tools))
 	for _, n := range w.names() {
 		h := w.tools[n]
-		defs = append(defs, message.ToolDefinition{
+		d := message.ToolDefinition{
 			Name: h.def.Name, Description: h.def.Description, InputSchema: h.def.InputSchema,
 			Internal: h.def.Internal, Version: h.def.Version, TimeoutMs: h.timeout.Milliseconds(),
-		})
+		}
+		for _, j := range tool.JobsOf(h.tool) {
+			d.Jobs = append(d.Jobs, message.JobDefinition(j))
+		}
+		defs = append(defs, d)
 	}
 	return defs
 }
@@ -77,13 +95,13 @@ func (w *Worker) serve(ctx context.Context, h *hosted, in *bus.Incoming) (any, e
 	if err != nil {
 		return nil, err
 	}
-	spill := bus.Spill{Family: subject.FamilyWorker, Tenant: who.Tenant, Agent: who.Agent, Max: w.cfg.MaxBody}
+	spill := w.spill(who)
 	stopBeats := func() {}
 	defer func() { stopBeats() }()
 	beats := func(callID string) {
 		stopBeats()
 		if in.Header.Get(message.HeaderBeats) == "1" {
-			stopBeats = startBeats(w.nc, subject.AgentProgress(who.Tenant, who.Agent, callID))
+			stopBeats = startBeats(w.nc, subject.AgentProgress(who.Tenant, who.Agent, callID), firstBeat(in.Header))
 		}
 	}
 	if id := in.Header.Get(message.HeaderCallID); subject.CheckName("callId", id) == nil {
@@ -98,35 +116,82 @@ func (w *Worker) serve(ctx context.Context, h *hosted, in *bus.Incoming) (any, e
 		return nil, err
 	}
 	beats(req.CallID)
-	timeout := shorter(h.timeout, req.TimeoutMs)
+	reply, _, err := w.call(ctx, h, who, req, depth, false)
+	if err != nil {
+		return nil, err
+	}
+	reply.DurationMs = time.Since(start).Milliseconds()
+	return w.spilled(ctx, spill, reply)
+}
+
+// spill moves bodies of any size between this worker and an agent.
+func (w *Worker) spill(who subject.Agent) bus.Spill {
+	return bus.Spill{Family: subject.FamilyWorker, Tenant: who.Tenant, Agent: who.Agent, Max: w.cfg.MaxBody}
+}
+
+// call runs one call to its end, within its time limit. slot says that the
+// caller has taken one of h's slots for it, which call gives back. ran tells
+// whether the tool has begun to run.
+func (w *Worker) call(ctx context.Context, h *hosted, who subject.Agent, req message.CallRequest, depth int, slot bool) (reply message.CallReply, ran bool, err error) {
+	start := time.Now()
+	var res tool.Result
+	defer func() {
+		if slot {
+			<-h.slots
+		}
+		w.metrics.done(h.def.Name, err, &res, start)
+	}()
+	ctx, done := h.limit(ctx, shorter(h.timeout, req.TimeoutMs))
+	defer done()
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	ctx, done := context.WithTimeoutCause(ctx, timeout, errcode.New(errcode.Timeout, "%s did not finish within %s", h.def.Name, timeout))
-	defer done()
 	leave := w.running.enter(callKey{who.Tenant, who.Agent, req.CallID}, cancel)
 	defer leave()
 
 	call, redact, err := w.prepare(ctx, h, who, req, depth)
 	if err != nil {
-		w.metrics.done(h.def.Name, err, nil, start)
-		return nil, err
+		return message.CallReply{}, false, err
 	}
+	if !slot {
+		if err := h.acquire(ctx); err != nil {
+			return message.CallReply{}, false, err
+		}
+	}
+	slot = false // the tool gives it back
+	res, err = run(ctx, h, req.CallID, redact, func() (tool.Result, error) { return h.tool.Execute(ctx, call) })
+	if err != nil {
+		return message.CallReply{}, true, err
+	}
+	reply, err = w.reply(req.CallID, res, redact, start)
+	return reply, true, err
+}
+
+// limit ends ctx with a timeout that names the tool.
+func (h *hosted) limit(ctx context.Context, timeout time.Duration) (context.Context, context.CancelFunc) {
+	late := h.late
+	if timeout != h.timeout {
+		late = h.tooLate(timeout)
+	}
+	return context.WithTimeoutCause(ctx, timeout, late)
+}
+
+func (h *hosted) tooLate(timeout time.Duration) *errcode.Error {
+	return errcode.New(errcode.Timeout, "%s did not finish within %s", h.def.Name, timeout)
+}
+
+// acquire waits for a free slot until ctx ends; overloaded when its deadline
+// passes first.
+func (h *hosted) acquire(ctx context.Context) error {
 	select {
 	case h.slots <- struct{}{}:
+		return nil
 	case <-ctx.Done():
-		err := ended(ctx)
-		if err.Code == errcode.Timeout {
-			err = errcode.New(errcode.Overloaded, "%s had no free slot in this worker before the call's deadline", h.def.Name)
-		}
-		w.metrics.done(h.def.Name, err, nil, start)
-		return nil, err
 	}
-	res, err := h.execute(ctx, call, redact)
-	w.metrics.done(h.def.Name, err, &res, start)
-	if err != nil {
-		return nil, err
+	err := ended(ctx)
+	if err.Code == errcode.Timeout {
+		err = errcode.New(errcode.Overloaded, "%s had no free slot in this worker before the call's deadline", h.def.Name)
 	}
-	return w.result(ctx, spill, req.CallID, res, redact, start)
+	return err
 }
 
 // shorter is a tool's limit, or what a caller asked for when that is less.
@@ -191,54 +256,59 @@ func (w *Worker) prepare(ctx context.Context, h *hosted, who subject.Agent, req 
 	call := tool.Call{
 		Tenant: who.Tenant, Agent: who.Agent, Chat: req.ChatID, ID: req.CallID, InstanceID: w.id,
 		Arguments: args, Settings: settings,
-		Log: redact.logger(h.log.With("tenant", who.Tenant, "agent", who.Agent, "call", req.CallID)),
+		Log: redact.logger(callLog{h.log, who, req.CallID}),
 	}
 	return call.WithEnv(&env{w: w, who: who, tool: h.def.Name, chat: req.ChatID, call: req.CallID, depth: depth}), redact, nil
 }
 
-// execute runs the tool in a goroutine of its own, so that one that ignores its
-// ctx cannot hold up the answer. It keeps its slot until it really returns.
-func (h *hosted) execute(ctx context.Context, call *tool.Call, redact redactor) (tool.Result, error) {
+// run runs fn, the tool at work, in a goroutine of its own, so that one that
+// ignores its ctx cannot hold up the answer. The caller has taken a slot; it
+// stays taken until fn really returns.
+func run[T any](ctx context.Context, h *hosted, id string, redact redactor, fn func() (T, error)) (T, error) {
 	type outcome struct {
-		res tool.Result
+		res T
 		err error
 	}
 	done := make(chan outcome, 1)
-	go func() {
+	h.crew.Go(func() {
 		defer func() { <-h.slots }()
-		out := outcome{err: errcode.New(errcode.Internal, "%s ended without an answer", h.def.Name)} // runtime.Goexit
+		var out outcome
+		returned := false
 		defer func() {
 			if p := recover(); p != nil {
-				h.log.Error("tool panicked", "call", call.ID, "panic", redact.text(fmt.Sprint(p)), "stack", redact.text(string(debug.Stack())))
+				h.log.Error("tool panicked", "call", id, "panic", redact.text(fmt.Sprint(p)), "stack", redact.text(string(debug.Stack())))
 				out = outcome{err: errcode.New(errcode.Internal, "%s failed unexpectedly (it panicked)", h.def.Name)}
+			} else if !returned { // runtime.Goexit
+				out = outcome{err: errcode.New(errcode.Internal, "%s ended without an answer", h.def.Name)}
 			}
 			done <- out
 		}()
-		res, err := h.tool.Execute(ctx, call)
-		out = outcome{res, err}
-	}()
+		res, err := fn()
+		out, returned = outcome{res, err}, true
+	})
 	var out outcome
+	var none T
 	select {
 	case out = <-done:
 	case <-ctx.Done():
 		select {
 		case out = <-done: // both at once: the answer counts
 		default:
-			return tool.Result{}, h.cutOff(ctx)
+			return none, h.cutOff(ctx)
 		}
 	}
 	if out.err == nil {
 		return out.res, nil
 	}
 	if ctx.Err() != nil {
-		return tool.Result{}, h.cutOff(ctx)
+		return none, h.cutOff(ctx)
 	}
 	e := *errcode.From(out.err)
 	e.Message = redact.text(e.Message)
 	if e.Code == errcode.Internal {
-		h.log.Error("tool failed", "call", call.ID, "err", e.Message)
+		h.log.Error("tool failed", "call", id, "err", e.Message)
 	}
-	return tool.Result{}, &e
+	return none, &e
 }
 
 // ended says why a call's ctx ended.
@@ -254,12 +324,12 @@ func (h *hosted) cutOff(ctx context.Context) *errcode.Error {
 	return err
 }
 
-// result makes the reply, spilled when it does not fit one message.
-func (w *Worker) result(ctx context.Context, spill bus.Spill, callID string, res tool.Result, redact redactor, start time.Time) (any, error) {
+// reply is what a caller sees of a result.
+func (w *Worker) reply(callID string, res tool.Result, redact redactor, start time.Time) (message.CallReply, error) {
 	if len(res.Data) > 0 {
 		data, err := message.Marshal(res.Data) // compact, as content shows it
 		if err != nil {
-			return nil, errcode.New(errcode.Internal, "the tool's data is not valid JSON")
+			return message.CallReply{}, errcode.New(errcode.Internal, "the tool's data is not valid JSON")
 		}
 		res.Data = data
 	}
@@ -281,15 +351,22 @@ func (w *Worker) result(ctx context.Context, spill bus.Spill, callID string, res
 	if int64(2*len(res.Data)) > bus.MaxBody(w.nc) && reply.Content == string(res.Data) {
 		reply.Content = "" // will be spilled: say it once, the reader fills it in
 	}
+	return reply, nil
+}
+
+// spilled is a reply's message, spilled when it does not fit one.
+func (w *Worker) spilled(ctx context.Context, spill bus.Spill, reply message.CallReply) (any, error) {
 	m, err := bus.ReplyMsg("", reply, nil)
 	if err != nil {
 		return nil, err
 	}
-	// The call is over; its deadline must not cut the answer off.
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 30*time.Second)
-	defer cancel()
-	if err := spill.Out(ctx, w.nc, m); err != nil {
-		return nil, fmt.Errorf("result of %s: %w", callID, err)
+	if !spill.Fits(w.nc, len(m.Data)) {
+		// The call is over; its deadline must not cut the answer off.
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), spillTimeout)
+		defer cancel()
+		if err := spill.Out(ctx, w.nc, m); err != nil {
+			return nil, fmt.Errorf("result of %s: %w", reply.CallID, err)
+		}
 	}
 	return bus.Raw{Header: m.Header, Data: m.Data}, nil
 }

@@ -7,6 +7,7 @@ import (
 	"os"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/google/uuid"
@@ -16,6 +17,7 @@ import (
 	"github.com/toolbus/toolbus/contracts/errcode"
 	"github.com/toolbus/toolbus/contracts/subject"
 	"github.com/toolbus/toolbus/pkg/bus"
+	"github.com/toolbus/toolbus/pkg/internal/crew"
 	"github.com/toolbus/toolbus/pkg/lifecycle"
 	"github.com/toolbus/toolbus/pkg/telemetry"
 	"github.com/toolbus/toolbus/pkg/tool"
@@ -34,6 +36,7 @@ type Worker struct {
 	server  *bus.Server
 	cleanup lifecycle.Stack
 
+	crew    *crew.Crew // runs the tools
 	grants  *grants
 	running running
 	secrets secrets
@@ -54,6 +57,7 @@ func New(cfg Config, tools []tool.Tool, log telemetry.Logger, reg prometheus.Reg
 		tools:   make(map[string]*hosted, len(tools)),
 		secrets: secrets{dir: cfg.SecretsDir, env: os.LookupEnv},
 		metrics: newMetrics(reg),
+		crew:    crew.New(maxIdle),
 	}
 	for _, t := range tools {
 		h, err := w.host(t)
@@ -86,13 +90,18 @@ func (w *Worker) Start(ctx context.Context) error {
 		return err
 	}
 	w.nc = nc
+	w.cleanup.Push("tools", func(context.Context) error { w.crew.Close(); return nil })
 	w.cleanup.Push("connection", func(context.Context) error { nc.Close(); return nil })
 	w.grants, err = newGrants(nc)
 	if err != nil {
 		return err
 	}
+	var pulls atomic.Pointer[submits]
 	nc.SetReconnectHandler(func(*nats.Conn) {
 		w.grants.drop() // changes may have been missed
+		if s := pulls.Load(); s != nil {
+			s.reconnected()
+		}
 		select {
 		case reconnected <- struct{}{}:
 		default:
@@ -101,6 +110,9 @@ func (w *Worker) Start(ctx context.Context) error {
 	if err := w.subscribe(); err != nil {
 		return err
 	}
+	s := startSubmits(w)
+	pulls.Store(s)
+	w.cleanup.Push("submitted calls", s.close)
 	announcer := startAnnouncer(ctx, nc, w.id, w.definitions(), reconnected, w.log)
 	// Leave the catalogue first, then finish what runs.
 	w.cleanup.Push("announcer", announcer.stop)
@@ -129,12 +141,19 @@ func (w *Worker) subscribe() error {
 	w.cleanup.Push("cancels", func(context.Context) error { return ignoreClosed(sub.Unsubscribe()) })
 	for _, name := range w.names() {
 		h := w.tools[name]
-		for _, e := range []bus.Endpoint{
-			{Name: "call-" + name, Subject: subject.AgentCall("*", "*", name)},
-			{Name: "toolcall-" + name, Subject: subject.WorkerCall("*", "*", name)},
-		} {
+		call := func(ctx context.Context, in *bus.Incoming) (any, error) { return w.serve(ctx, h, in) }
+		endpoints := []bus.Endpoint{
+			{Name: "call-" + name, Subject: subject.AgentCall("*", "*", name), Handler: call},
+			{Name: "toolcall-" + name, Subject: subject.WorkerCall("*", "*", name), Handler: call},
+		}
+		if h.jobs != nil {
+			endpoints = append(endpoints, bus.Endpoint{
+				Name: "job-" + name, Subject: subject.WorkerJob("*", "*", name),
+				Handler: func(ctx context.Context, in *bus.Incoming) (any, error) { return w.serveJob(ctx, h, in) },
+			})
+		}
+		for _, e := range endpoints {
 			e.Queue = subject.CallQueue(name)
-			e.Handler = func(ctx context.Context, in *bus.Incoming) (any, error) { return w.serve(ctx, h, in) }
 			if err := w.server.Handle(e); err != nil {
 				return err
 			}

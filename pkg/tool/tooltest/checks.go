@@ -28,10 +28,12 @@ var checks = []struct {
 	{"Cancel", checkCancel},
 	{"Concurrent", checkConcurrent},
 	{"LeavesCallAlone", checkLeavesCallAlone},
+	{"Jobs", checkJobs},
+	{"JobCancel", checkJobCancel},
 }
 
 func checkDefinition(r reporter, s *suite) {
-	if err := s.def.Validate(); err != nil {
+	if err := tool.Validate(s.tl); err != nil {
 		r.Errorf("the definition is not valid: %v", err)
 	}
 	if again := s.tl.Definition(); !reflect.DeepEqual(again, s.def) {

@@ -23,7 +23,10 @@ import (
 //   - a call that names no chat is refused or handled;
 //   - it returns within a second after its ctx ended;
 //   - twenty calls at once are safe (run with -race);
-//   - the call's arguments and settings are left as they were.
+//   - the call's arguments and settings are left as they were;
+//   - each job it offers runs, also a second time for one slot, leaves nothing
+//     behind but store writes, and returns within a second after its ctx ended;
+//     a job it does not offer does no harm.
 //
 // The tool runs in an Env. Say with Given… what it needs there. Without
 // GivenArguments the suite makes some up from the schema; a schema that says
@@ -88,6 +91,8 @@ type suite struct {
 	others  []tool.Tool
 	options []Option
 	prepare []func(*Env)
+
+	jobEffects bool
 }
 
 func newSuite(t testing.TB, tl tool.Tool, given []Given) *suite {

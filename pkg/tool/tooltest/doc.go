@@ -4,6 +4,7 @@
 //
 //	env := tooltest.New(t, addTrackingCode, submitRelabeling)
 //	res, err := env.Call(ctx, "addTrackingCode", map[string]any{"code": "]C1123"}, tooltest.Chat("c1"))
+//	out, err := env.RunJob(ctx, "readInbox", "inbox_new_lines")
 //
 // Conformance holds what every tool must do, whatever it is for; each tool's
 // tests run it.

@@ -49,6 +49,13 @@ type hosted struct {
 	schema *arguments.Schema
 }
 
+func (h hosted) timeout() time.Duration {
+	if h.def.Timeout == 0 {
+		return callTimeout
+	}
+	return h.def.Timeout
+}
+
 type settingsKey struct{ tenant, agent, tool string }
 
 // New hosts the given tools. A tool that a worker would refuse to host, or two
@@ -69,7 +76,7 @@ func newEnv(t testing.TB, tools []tool.Tool) (*Env, error) {
 	e.files = newFileMemory(e.clock.now)
 	for _, tl := range tools {
 		def := tl.Definition()
-		if err := def.Validate(); err != nil {
+		if err := tool.Validate(tl); err != nil {
 			return nil, fmt.Errorf("tool %q: %w", def.Name, err)
 		}
 		if _, dup := e.tools[def.Name]; dup {
@@ -92,6 +99,7 @@ type callOptions struct {
 	depth                   int
 	settings                json.RawMessage
 	settingsErr             error
+	job                     jobOptions
 }
 
 // Tenant calls for this tenant.
@@ -208,13 +216,9 @@ func (e *Env) call(ctx context.Context, name string, args json.RawMessage, o cal
 	if err != nil {
 		return tool.Result{}, err
 	}
-	timeout := h.def.Timeout
-	if timeout == 0 {
-		timeout = callTimeout
-	}
-	ctx, cancel := context.WithTimeout(ctx, timeout)
+	ctx, cancel := context.WithTimeout(ctx, h.timeout())
 	defer cancel()
-	res, err := execute(ctx, h.tool, e.newCall(name, checked, o))
+	res, err := result(ctx, start(ctx, h.tool, e.newCall(name, checked, o)))
 	if err != nil {
 		if ctx.Err() != nil {
 			return tool.Result{}, errcode.From(ctx.Err())
@@ -231,6 +235,16 @@ func (e *Env) newCall(name string, args json.RawMessage, o callOptions) *tool.Ca
 	if o.id == "" {
 		o.id = fmt.Sprintf("call-%d", e.calls)
 	}
+	c := tool.Call{
+		Tenant: o.tenant, Agent: o.agent, Chat: o.chat, ID: o.id, InstanceID: "tooltest",
+		Arguments: slices.Clone(args), Settings: e.settingsOf(name, o),
+		Log: e.record.logger(name, o.id),
+	}
+	return c.WithEnv(&callEnv{env: e, tool: name, caller: o})
+}
+
+// settingsOf are a tool's settings in one call. The caller holds e.mu.
+func (e *Env) settingsOf(name string, o callOptions) json.RawMessage {
 	settings := o.settings
 	if settings == nil {
 		settings = e.settings[settingsKey{o.tenant, o.agent, name}]
@@ -238,12 +252,7 @@ func (e *Env) newCall(name string, args json.RawMessage, o callOptions) *tool.Ca
 	if settings == nil {
 		settings = json.RawMessage("{}")
 	}
-	c := tool.Call{
-		Tenant: o.tenant, Agent: o.agent, Chat: o.chat, ID: o.id, InstanceID: "tooltest",
-		Arguments: slices.Clone(args), Settings: slices.Clone(settings),
-		Log: e.record.logger(name, o.id),
-	}
-	return c.WithEnv(&callEnv{env: e, tool: name, caller: o})
+	return slices.Clone(settings)
 }
 
 // panicked is a tool's panic as an error.
@@ -254,34 +263,40 @@ type panicked struct {
 
 func (p *panicked) Error() string { return fmt.Sprintf("panic: %v", p.value) }
 
-// outcome is how a tool ended.
-type outcome struct {
-	res tool.Result
+// ending is how a tool, or one of its jobs, ended.
+type ending[T any] struct {
+	res T
 	err error
 }
 
-// start runs the tool in a goroutine of its own, so that one that ignores its
-// ctx cannot hold up the answer.
+// outcome is how a tool ended.
+type outcome = ending[tool.Result]
+
 func start(ctx context.Context, tl tool.Tool, call *tool.Call) <-chan outcome {
-	done := make(chan outcome, 1)
+	return launch(func() (tool.Result, error) { return tl.Execute(ctx, call) })
+}
+
+// launch runs fn in a goroutine of its own, so that one that ignores its ctx
+// cannot hold up the answer.
+func launch[T any](fn func() (T, error)) <-chan ending[T] {
+	done := make(chan ending[T], 1)
 	go func() {
-		out := outcome{err: errcode.New(errcode.Internal, "the tool ended without an answer")} // runtime.Goexit
+		out := ending[T]{err: errcode.New(errcode.Internal, "the tool ended without an answer")} // runtime.Goexit
 		defer func() {
 			if v := recover(); v != nil {
-				out = outcome{err: errcode.Wrap(errcode.Internal, &panicked{v, debug.Stack()}, "the tool failed unexpectedly (it panicked: %v)", v)}
+				out = ending[T]{err: errcode.Wrap(errcode.Internal, &panicked{v, debug.Stack()}, "the tool failed unexpectedly (it panicked: %v)", v)}
 			}
 			done <- out
 		}()
-		res, err := tl.Execute(ctx, call)
-		out = outcome{res, err}
+		res, err := fn()
+		out = ending[T]{res, err}
 	}()
 	return done
 }
 
-// execute waits for the tool, or for ctx. An answer that is there when ctx ends
+// result waits for an ending, or for ctx. An answer that is there when ctx ends
 // counts.
-func execute(ctx context.Context, tl tool.Tool, call *tool.Call) (tool.Result, error) {
-	done := start(ctx, tl, call)
+func result[T any](ctx context.Context, done <-chan ending[T]) (T, error) {
 	select {
 	case out := <-done:
 		return out.res, out.err
@@ -291,7 +306,8 @@ func execute(ctx context.Context, tl tool.Tool, call *tool.Call) (tool.Result, e
 	case out := <-done:
 		return out.res, out.err
 	default:
-		return tool.Result{}, errcode.From(ctx.Err())
+		var none T
+		return none, errcode.From(ctx.Err())
 	}
 }
 

@@ -64,6 +64,16 @@ func (f *memoryFiles) Read(ctx context.Context, path string) ([]byte, tool.FileI
 	return slices.Clone(file.content), file.info, ok, err
 }
 
+func (f *memoryFiles) ReadAt(ctx context.Context, path string, offset, length int64) ([]byte, tool.FileInfo, bool, error) {
+	if offset < 0 || length < 0 {
+		return nil, tool.FileInfo{}, false, errcode.Field("offset", "offset and length must not be negative")
+	}
+	file, ok, err := f.get(ctx, path)
+	size := int64(len(file.content))
+	from := min(offset, size)
+	return slices.Clone(file.content[from : min(size-from, length)+from]), file.info, ok, err
+}
+
 func (f *memoryFiles) Stat(ctx context.Context, path string) (tool.FileInfo, bool, error) {
 	file, ok, err := f.get(ctx, path)
 	return file.info, ok, err

@@ -8,6 +8,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/toolbus/toolbus/contracts/errcode"
+	"github.com/toolbus/toolbus/contracts/message"
 	"github.com/toolbus/toolbus/contracts/subject"
 	"github.com/toolbus/toolbus/pkg/tool"
 )
@@ -24,6 +25,20 @@ func newStoreMemory() *storeMemory { return &storeMemory{values: map[storeKey]st
 
 func (m *storeMemory) of(tenant, agent, toolName string) tool.Store {
 	return &memoryStore{m, storeKey{tenant: tenant, agent: agent, tool: toolName}}
+}
+
+// commit applies all writes of a job run at one moment.
+func (m *storeMemory) commit(tenant, agent, toolName string, writes []message.StoreWrite) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for _, w := range writes {
+		k := storeKey{tenant, agent, toolName, w.Key}
+		if w.Value == nil {
+			delete(m.values, k)
+		} else {
+			m.values[k] = *w.Value
+		}
+	}
 }
 
 // memoryStore is the store of one tool of one agent.

@@ -1,0 +1,100 @@
+package worker
+
+import (
+	"context"
+	"time"
+
+	"github.com/toolbus/toolbus/contracts/errcode"
+	"github.com/toolbus/toolbus/contracts/message"
+	"github.com/toolbus/toolbus/contracts/subject"
+	"github.com/toolbus/toolbus/pkg/bus"
+	"github.com/toolbus/toolbus/pkg/tool"
+)
+
+// serveJob answers one run of a tool's background check. Its store writes are
+// not executed here: they are part of the answer, and whoever asked commits
+// them together with the wake.
+func (w *Worker) serveJob(ctx context.Context, h *hosted, in *bus.Incoming) (any, error) {
+	start := time.Now()
+	who, err := subject.ParseAgent(in.Subject)
+	if err != nil {
+		return nil, err
+	}
+	var req message.JobRequest
+	if err := in.Decode(&req); err != nil {
+		return nil, err
+	}
+	due, err := checkJob(req)
+	if err != nil {
+		return nil, err
+	}
+	if _, err := tool.FindJob(h.tool, req.JobTypeID); err != nil {
+		return nil, err
+	}
+	reply, err := w.job(ctx, h, who, req, due)
+	w.metrics.ranJob(h.def.Name, req.JobTypeID, reply.Action, err, start)
+	if err != nil {
+		return nil, err
+	}
+	return reply, nil
+}
+
+// checkJob finds every fault of a request; due is its parsed ScheduledAt.
+func checkJob(req message.JobRequest) (due time.Time, err error) {
+	var faults []errcode.FieldFault
+	add := func(err error) {
+		if err != nil {
+			faults = append(faults, errcode.From(err).Details.Fields...)
+		}
+	}
+	add(subject.CheckFree("tickId", req.TickID))
+	add(subject.CheckName("jobId", req.JobID))
+	add(subject.CheckName("jobTypeId", req.JobTypeID))
+	if due, err = time.Parse(time.RFC3339Nano, req.ScheduledAt); err != nil {
+		add(errcode.Field("scheduledAt", "%q is not an RFC 3339 time", req.ScheduledAt))
+	}
+	if req.Attempt < 1 {
+		add(errcode.Field("attempt", "must be at least 1"))
+	}
+	if faults != nil {
+		return due, errcode.Fields(errcode.InvalidRequest, faults...)
+	}
+	return due, nil
+}
+
+func (w *Worker) job(ctx context.Context, h *hosted, who subject.Agent, req message.JobRequest, due time.Time) (message.JobReply, error) {
+	ctx, done := h.limit(ctx, h.timeout)
+	defer done()
+	// A job runs for an agent that has the tool in its configuration: an
+	// internal tool must be listed too.
+	owner := who
+	owner.Family = subject.FamilyAgent
+	settings, err := w.grants.settings(ctx, owner, h.def)
+	if err != nil {
+		return message.JobReply{}, err
+	}
+	settings, redact, err := w.secrets.resolve(settings)
+	if err != nil {
+		return message.JobReply{}, err
+	}
+	call := tool.JobCall{
+		Tenant: who.Tenant, Agent: who.Agent, InstanceID: w.id,
+		JobID: req.JobID, JobTypeID: req.JobTypeID, TickID: req.TickID, ScheduledAt: due, Attempt: req.Attempt,
+		Settings: settings,
+		Log:      redact.logger(h.log.With("tenant", who.Tenant, "agent", who.Agent, "job", req.JobID, "tick", req.TickID)),
+	}.WithEnv(&env{w: w, who: who, tool: h.def.Name})
+	if err := h.acquire(ctx); err != nil {
+		return message.JobReply{}, err
+	}
+	res, err := run(ctx, h, req.TickID, redact, func() (tool.JobResult, error) { return h.jobs.ExecuteJob(ctx, call) })
+	writes := call.Writes() // also of a run that failed: it writes no more
+	if err == nil {
+		err = res.Validate()
+	}
+	if err != nil {
+		return message.JobReply{}, err
+	}
+	// Both end in places that outlive the run.
+	res.Message, res.Summary = redact.text(res.Message), redact.text(res.Summary)
+	return res.Reply(writes), nil
+}

@@ -1,0 +1,372 @@
+package worker
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"sync"
+	"time"
+
+	"github.com/nats-io/nats.go"
+
+	"github.com/toolbus/toolbus/contracts/errcode"
+	"github.com/toolbus/toolbus/contracts/message"
+	"github.com/toolbus/toolbus/contracts/subject"
+	"github.com/toolbus/toolbus/pkg/bus"
+	"github.com/toolbus/toolbus/pkg/results"
+)
+
+const (
+	// workingEvery is how often a submitted call that waits or runs shows that
+	// it does; the consumer delivers it to another worker after 30 s without.
+	workingEvery = 5 * time.Second
+	// maxDeliveries is how often a submitted call is tried before its workers
+	// count as lost.
+	maxDeliveries = 5
+	// pullPause is the rest after a pull that failed.
+	pullPause = 250 * time.Millisecond
+	// recordTimeout limits one try to record an end.
+	recordTimeout = 10 * time.Second
+	// stopGrace is how long cancelled calls have to end.
+	stopGrace = time.Second
+)
+
+var errStopping = errcode.New(errcode.Unavailable, "the worker is stopping")
+
+// submits runs the submitted calls of the hosted tools. Each tool's are pulled
+// one by one, as long as the tool has a free slot, so that no message waits here
+// while another worker could run it.
+//
+// A submitted call runs at least once: its end is recorded before its message
+// is acknowledged, and a message that comes again runs again only when no end
+// is recorded. A worker that dies, or loses NATS for longer than the consumer
+// waits, leaves the call to another one, though it may have run.
+type submits struct {
+	w *Worker
+
+	base    context.Context // of the running calls
+	cancel  context.CancelCauseFunc
+	pulling context.Context // of the pulls; ends first
+	stop    context.CancelFunc
+	work    sync.WaitGroup
+
+	mu    sync.Mutex
+	round context.Context // ends at the next reconnect
+	next  context.CancelFunc
+}
+
+func startSubmits(w *Worker) *submits {
+	s := &submits{w: w}
+	s.base, s.cancel = context.WithCancelCause(context.Background())
+	s.pulling, s.stop = context.WithCancel(context.Background())
+	s.round, s.next = context.WithCancel(s.pulling)
+	for _, name := range w.names() {
+		s.work.Go(func() { s.serve(w.tools[name]) })
+	}
+	return s
+}
+
+// reconnected makes every pull ask anew: the server has forgotten the requests.
+func (s *submits) reconnected() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.next()
+	s.round, s.next = context.WithCancel(s.pulling)
+}
+
+func (s *submits) untilReconnect() context.Context {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.round
+}
+
+// close pulls no more and waits for the calls that run until ctx ends; then
+// they are cancelled, and left to other workers.
+func (s *submits) close(ctx context.Context) error {
+	s.stop()
+	defer s.cancel(nil)
+	done := make(chan struct{})
+	go func() { s.work.Wait(); close(done) }()
+	select {
+	case <-done:
+		return nil
+	case <-ctx.Done():
+	}
+	s.cancel(errStopping)
+	select {
+	case <-done:
+		return nil
+	case <-time.After(stopGrace):
+		return errors.New("submitted calls still run")
+	}
+}
+
+// serve runs a tool's submitted calls until close.
+func (s *submits) serve(h *hosted) {
+	for s.pulling.Err() == nil {
+		c, err := s.consumer(h)
+		if err == nil {
+			err = s.pull(h, c)
+		}
+		if err != nil {
+			s.w.log.Debug("submitted calls are not pulled now", "tool", h.def.Name, "err", err)
+		}
+		s.rest(pullPause)
+	}
+}
+
+// consumer asks for the durable consumer of a tool, which is made when it is not
+// there.
+func (s *submits) consumer(h *hosted) (message.SubmitsConsumer, error) {
+	ctx, cancel := context.WithTimeout(s.untilReconnect(), recordTimeout)
+	defer cancel()
+	var c message.SubmitsConsumer
+	err := bus.Request(ctx, s.w.nc, subject.SubmitsConsumer(h.def.Name), nil, &c)
+	if err == nil && (c.Stream == "" || c.Durable == "") {
+		err = errcode.New(errcode.Internal, "the consumer of %s has no name", h.def.Name)
+	}
+	return c, err
+}
+
+// pull takes messages until close, or until the consumer is gone.
+func (s *submits) pull(h *hosted, c message.SubmitsConsumer) error {
+	p, err := newPuller(s.w.nc, c)
+	if err != nil {
+		return err
+	}
+	defer func() {
+		ctx, cancel := context.WithTimeout(context.Background(), stopGrace)
+		defer cancel()
+		p.close(ctx)
+	}()
+	for {
+		// A call needs a slot too and must not wait for this pull: the slot
+		// is only looked for, and taken when there is a message for it.
+		if !s.slot(h) {
+			return nil
+		}
+		<-h.slots
+		m, what := p.next(s.untilReconnect())
+		switch {
+		case what == received:
+			s.take(h, m)
+		case s.pulling.Err() != nil:
+			return nil
+		case what == gone:
+			return errors.New("the consumer is gone")
+		case what == trouble:
+			s.rest(pullPause)
+		}
+	}
+}
+
+// slot takes a slot of h; false when the worker stops first.
+func (s *submits) slot(h *hosted) bool {
+	select {
+	case h.slots <- struct{}{}:
+		return true
+	case <-s.pulling.Done():
+		return false
+	}
+}
+
+func (s *submits) rest(d time.Duration) {
+	select {
+	case <-s.pulling.Done():
+	case <-time.After(d/2 + rand.N(d)):
+	}
+}
+
+// take starts a message's call as soon as there is a slot for it.
+func (s *submits) take(h *hosted, m *nats.Msg) {
+	idle := s.working(m)
+	if !s.slot(h) {
+		idle()
+		s.answer(m, nak(0)) // not begun: another worker's
+		return
+	}
+	s.work.Go(func() {
+		defer idle()
+		answer := s.run(h, m)
+		s.answer(m, answer)
+	})
+}
+
+// working extends the time that the consumer gives a message, until stopped.
+func (s *submits) working(m *nats.Msg) (stop func()) {
+	done := make(chan struct{})
+	var once sync.Once
+	go func() {
+		t := time.NewTicker(workingEvery)
+		defer t.Stop()
+		for {
+			select {
+			case <-t.C:
+				s.answer(m, ackWorking)
+			case <-done:
+				return
+			}
+		}
+	}()
+	return func() { once.Do(func() { close(done) }) }
+}
+
+// answer is best effort: a message whose answer is lost comes again.
+func (s *submits) answer(m *nats.Msg, with []byte) {
+	if err := s.w.nc.Publish(m.Reply, with); err != nil {
+		s.w.log.Debug("submitted call not answered", "subject", m.Subject, "err", err)
+	}
+}
+
+// submitted is a submitted call as it was read.
+type submitted struct {
+	who   subject.Agent
+	req   message.CallRequest
+	depth int
+	tries int // deliveries, this one included
+}
+
+// run runs a message's call, in a slot that is taken, and records its end. It
+// returns the answer to the consumer.
+func (s *submits) run(h *hosted, m *nats.Msg) []byte {
+	ran := false
+	defer func() {
+		if !ran {
+			<-h.slots
+		}
+	}()
+	ctx := bus.WithTrace(s.base, m.Header.Get(message.HeaderTrace))
+	c, err := s.read(ctx, h, m)
+	if c.req.CallID == "" {
+		// There is nobody to tell.
+		s.w.log.Warn("submitted call dropped", "subject", m.Subject, "err", err)
+		return ackNever
+	}
+	log := s.w.log.With("tool", h.def.Name, "tenant", c.who.Tenant, "agent", c.who.Agent, "call", c.req.CallID)
+	over, gerr := s.ended(ctx, c)
+	switch {
+	case over:
+		return ackDone
+	case gerr != nil:
+		log.Debug("submitted call put off", "err", gerr)
+		return nak(backoff(c.tries))
+	}
+	if c.tries > maxDeliveries {
+		err = errcode.New(errcode.WorkerLost, "%s was begun %d times and no worker finished it", h.def.Name, maxDeliveries)
+	}
+	end := message.ResultComplete{CallID: c.req.CallID, Tool: h.def.Name}
+	if err == nil {
+		ran = true // call gives the slot back
+		var reply message.CallReply
+		var begun bool
+		reply, begun, err = s.w.call(ctx, h, c.who, c.req, c.depth, true)
+		if err == nil {
+			end.Reply = &reply
+		} else if !begun && errcode.From(err).Retryable && c.tries < maxDeliveries {
+			log.Debug("submitted call put off", "err", err)
+			return nak(backoff(c.tries))
+		}
+	} else if errcode.From(err).Retryable && c.tries < maxDeliveries {
+		log.Debug("submitted call put off", "err", err)
+		return nak(backoff(c.tries))
+	}
+	if err != nil && errors.Is(context.Cause(s.base), errStopping) {
+		return nak(0) // cut off by this worker's stop, not by its own end
+	}
+	if err := s.record(ctx, c.who, end, err); err != nil {
+		log.Error("end of a submitted call not recorded: it will run again", "err", err)
+		return nak(backoff(c.tries))
+	}
+	return ackDone
+}
+
+// backoff is how long a call that could not begin rests.
+func backoff(tries int) time.Duration { return time.Second << min(max(tries, 1), 5) }
+
+// read reads a message. When the call id is readable it is set also with an
+// error: that error is the call's end.
+func (s *submits) read(ctx context.Context, h *hosted, m *nats.Msg) (submitted, error) {
+	c := submitted{tries: delivered(m)}
+	var err error
+	if c.who, err = subject.ParseAgent(m.Subject); err != nil {
+		return c, err
+	}
+	if c.who.Verb != subject.VerbSubmit || c.who.ID != h.def.Name {
+		return c, errcode.New(errcode.Internal, "the consumer of %s delivered %s", h.def.Name, m.Subject)
+	}
+	ctx, cancel := context.WithTimeout(ctx, spillTimeout)
+	defer cancel()
+	body, err := s.w.spill(c.who).In(ctx, s.w.nc, m.Header, m.Data)
+	if err != nil {
+		if id := m.Header.Get(message.HeaderCallID); subject.CheckName("callId", id) == nil {
+			c.req.CallID = id
+		}
+		return c, fmt.Errorf("fetch the arguments: %w", err)
+	}
+	req, depth, err := readCall(body, m.Header)
+	id := submittedID(body)
+	if id == "" {
+		return c, cmp.Or[error](err, errcode.Field("callId", "is required"))
+	}
+	c.req, c.depth = req, depth
+	c.req.CallID = id
+	return c, err
+}
+
+// submittedID is the call id of a body, however broken the rest; "" when there
+// is no valid one.
+func submittedID(body []byte) string {
+	var b struct {
+		CallID string `json:"callId"`
+	}
+	_ = json.Unmarshal(body, &b) // a fault elsewhere leaves what was read
+	if subject.CheckName("callId", b.CallID) != nil {
+		return ""
+	}
+	return b.CallID
+}
+
+// ended tells whether the call's end is recorded: it came again, or was
+// submitted again.
+func (s *submits) ended(ctx context.Context, c submitted) (bool, error) {
+	ctx, cancel := context.WithTimeout(ctx, recordTimeout)
+	defer cancel()
+	r, err := results.NewRecorder(s.w.nc, c.who.Tenant, c.who.Agent).Get(ctx, c.req.CallID, 0)
+	if errors.Is(err, errcode.NotFound) {
+		return false, nil
+	}
+	return r.State == message.ResultDone, err
+}
+
+// record keeps trying until the end is recorded, or this worker stops.
+func (s *submits) record(ctx context.Context, who subject.Agent, end message.ResultComplete, failed error) error {
+	if failed != nil {
+		var err error
+		if end.Error, err = message.Marshal(errcode.From(failed)); err != nil {
+			return err
+		}
+	}
+	to := results.NewRecorder(s.w.nc, who.Tenant, who.Agent)
+	for {
+		try, cancel := context.WithTimeout(context.WithoutCancel(ctx), recordTimeout)
+		_, err := to.Complete(try, end)
+		cancel()
+		switch {
+		case err == nil:
+			return nil
+		case end.Reply != nil && !errcode.From(err).Retryable:
+			// For one, a reply over the limit: that is then the call's end.
+			end.Reply = nil
+			if end.Error, err = message.Marshal(errcode.From(err)); err != nil {
+				return err
+			}
+		case !errcode.From(err).Retryable || s.pulling.Err() != nil:
+			return err
+		default:
+			s.rest(pullPause)
+		}
+	}
+}

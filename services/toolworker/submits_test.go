@@ -1,0 +1,444 @@
+package toolworker_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/toolbus/toolbus/contracts/errcode"
+	"github.com/toolbus/toolbus/contracts/message"
+	"github.com/toolbus/toolbus/contracts/subject"
+	"github.com/toolbus/toolbus/pkg/agent"
+	"github.com/toolbus/toolbus/pkg/bus"
+	"github.com/toolbus/toolbus/pkg/tool"
+)
+
+func submit(t *testing.T, a *agent.Client, toolName string, args any, opts ...agent.Option) string {
+	t.Helper()
+	id, err := a.Submit(t.Context(), toolName, args, opts...)
+	if err != nil {
+		t.Fatalf("submit %s: %v", toolName, err)
+	}
+	return id
+}
+
+func wait(t *testing.T, a *agent.Client, id string) (message.CallReply, error) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	return a.Wait(ctx, id)
+}
+
+func TestASubmittedCallEndsLikeACall(t *testing.T) {
+	s := start(t)
+	type in struct {
+		Text string `json:"text"`
+	}
+	echo := tool.New("echo", "Says what it got.", func(_ context.Context, c *tool.Call, in in) (tool.Result, error) {
+		if in.Text == "data" {
+			return tool.Data(map[string]string{"x": strings.Repeat("y", 3<<19)}), nil
+		}
+		return tool.OK("%s", c.Tenant+"/"+c.Agent+"/"+c.Chat+"/"+in.Text), nil
+	})
+	fails := fn("fails", func(context.Context, *tool.Call) (tool.Result, error) { return tool.Fail("no such order"), nil })
+	errs := fn("errs", func(context.Context, *tool.Call) (tool.Result, error) {
+		return tool.Result{}, errcode.New(errcode.Unavailable, "no database")
+	})
+	panics := fn("panics", func(context.Context, *tool.Call) (tool.Result, error) { panic("ouch") })
+	slow := fn("slow", func(ctx context.Context, _ *tool.Call) (tool.Result, error) {
+		<-ctx.Done()
+		return tool.Result{}, ctx.Err()
+	})
+	huge := fn("huge", func(context.Context, *tool.Call) (tool.Result, error) {
+		return tool.OK(strings.Repeat("x", 17<<20)), nil
+	})
+	denied := fn("denied", func(context.Context, *tool.Call) (tool.Result, error) { return tool.OK(""), nil })
+	hidden := fn("hidden", func(context.Context, *tool.Call) (tool.Result, error) { return tool.OK(""), nil }, tool.Internal())
+	s.worker(nil, echo, fails, errs, panics, slow, huge, denied, hidden)
+	s.apply("acme", grantAll(echo, fails, errs, panics, slow, huge))
+	a := s.agent("acme", "bot")
+	large := strings.Repeat("ä", 1<<19)
+	for name, c := range map[string]struct {
+		tool string
+		args any
+		opts []agent.Option
+		code errcode.Code
+		text string
+	}{
+		"ok":            {tool: "echo", args: in{"hi"}, opts: []agent.Option{agent.Chat("c 1"), agent.CallID("mine")}, text: "acme/bot/c 1/hi"},
+		"large":         {tool: "echo", args: in{large}, text: large},
+		"large data":    {tool: "echo", args: in{"data"}, text: "yyyyy"},
+		"too large":     {tool: "huge", code: errcode.TooLarge},
+		"fails":         {tool: "fails", text: "no such order"},
+		"errs":          {tool: "errs", code: errcode.Unavailable, text: "no database"},
+		"panics":        {tool: "panics", code: errcode.Internal, text: "panicked"},
+		"times out":     {tool: "slow", opts: []agent.Option{agent.Timeout(50 * time.Millisecond)}, code: errcode.Timeout, text: "50ms"},
+		"bad arguments": {tool: "echo", args: map[string]int{"txt": 1}, code: errcode.InvalidArguments, text: "txt"},
+		"not granted":   {tool: "denied", code: errcode.NotAllowed},
+		"internal":      {tool: "hidden", code: errcode.NotAllowed},
+	} {
+		t.Run(name, func(t *testing.T) {
+			id := submit(t, a, c.tool, c.args, c.opts...)
+			r, err := wait(t, a, id)
+			got := r.Content + r.ErrorMessage
+			if err != nil {
+				got = err.Error()
+			}
+			if errcode.Of(err) != c.code || !strings.Contains(got, c.text) {
+				t.Fatalf("got %.300v, %v", r, err)
+			}
+			if err == nil && r.CallID != id {
+				t.Errorf("call id %s, want %s", r.CallID, id)
+			}
+			again, err := a.Result(t.Context(), id, 0)
+			if err != nil || again.State != message.ResultDone || (again.Reply == nil) == (c.code == "") {
+				t.Errorf("asked again: %.300v, %v", again, err)
+			}
+		})
+	}
+	for name, f := range map[string]func() error{
+		"tool name": func() error { _, err := a.Submit(t.Context(), "a.b", nil); return err },
+		"call id":   func() error { _, err := a.Submit(t.Context(), "echo", nil, agent.CallID("a b")); return err },
+		"chat":      func() error { _, err := a.Submit(t.Context(), "echo", nil, agent.Chat("\x00")); return err },
+		"result of": func() error { _, err := a.Result(t.Context(), "a.b", 0); return err },
+		"cancel of": func() error { return a.Cancel(t.Context(), "*") },
+	} {
+		if err := f(); !errors.Is(err, errcode.InvalidRequest) {
+			t.Errorf("%s: got %v", name, err)
+		}
+	}
+	// Another agent's result is not there.
+	if _, err := s.agent("other", "bot").Result(t.Context(), "mine", 0); !errors.Is(err, errcode.NotFound) {
+		t.Errorf("another tenant's: %v", err)
+	}
+}
+
+func TestASubmittedCallWaitsForAWorker(t *testing.T) {
+	s := start(t)
+	ok := fn("ok", func(context.Context, *tool.Call) (tool.Result, error) { return tool.OK("fine"), nil })
+	s.apply("acme", grantAll(ok))
+	a := s.agent("acme", "bot")
+	id := submit(t, a, "ok", nil)
+	if r, err := a.Result(t.Context(), id, 50*time.Millisecond); err != nil || r.State != message.ResultPending {
+		t.Errorf("got %+v, %v", r, err)
+	}
+	short, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+	defer cancel()
+	if _, err := a.Wait(short, id); !errors.Is(err, errcode.Timeout) {
+		t.Errorf("got %v", err)
+	}
+	s.worker(nil, ok)
+	if r, err := wait(t, a, id); err != nil || r.Content != "fine" {
+		t.Errorf("got %+v, %v", r, err)
+	}
+}
+
+func TestWhatWasSubmittedTwiceRunsOnce(t *testing.T) {
+	s := start(t)
+	var ran atomic.Int64
+	count := fn("count", func(context.Context, *tool.Call) (tool.Result, error) {
+		return tool.OK("%d", ran.Add(1)), nil
+	})
+	s.worker(nil, count)
+	s.apply("acme", grantAll(count))
+	a := s.agent("acme", "bot")
+	for range 3 {
+		id := submit(t, a, "count", nil, agent.CallID("same"))
+		if r, err := wait(t, a, id); err != nil || r.Content != "1" {
+			t.Errorf("got %+v, %v", r, err)
+		}
+	}
+	s.emptied("count")
+	if ran.Load() != 1 {
+		t.Errorf("ran %d times", ran.Load())
+	}
+}
+
+// emptied waits until no submitted call of a tool is left.
+func (s *system) emptied(toolName string) {
+	s.t.Helper()
+	js, err := jetstream.New(s.nc)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	within(s.t, 15*time.Second, func() error {
+		st, err := js.Stream(s.t.Context(), subject.StreamSubmits)
+		if err != nil {
+			return err
+		}
+		info, err := st.Info(s.t.Context(), jetstream.WithSubjectFilter(subject.AgentSubmit("*", "*", toolName)))
+		if err == nil && len(info.State.Subjects) > 0 {
+			err = fmt.Errorf("left: %v", info.State.Subjects)
+		}
+		return err
+	})
+}
+
+func TestASubmitNobodyCanAnswerToIsDropped(t *testing.T) {
+	s := start(t)
+	var ran atomic.Int64
+	count := fn("count", func(context.Context, *tool.Call) (tool.Result, error) { ran.Add(1); return tool.OK("x"), nil })
+	s.worker(nil, count)
+	s.apply("acme", grantAll(count))
+	for _, body := range []string{``, `{}`, `[]`, `nonsense`, `{"callId":5}`, `{"callId":"a.b"}`, `{"callId":""}`} {
+		m, err := bus.NewMsg(subject.AgentSubmit("acme", "bot", "count"), []byte(body))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := bus.RequestMsg(t.Context(), s.nc, m); err != nil {
+			t.Fatal(err)
+		}
+	}
+	s.emptied("count")
+	// One that says who it is gets its fault recorded.
+	a := s.agent("acme", "bot")
+	for id, body := range map[string]string{
+		"neg": `{"callId":"neg","timeoutMs":-1}`, "type": `{"timeoutMs":"x","callId":"type"}`, "idem": `{"callId":"idem","idempotencyKey":"k"}`,
+	} {
+		m, err := bus.NewMsg(subject.AgentSubmit("acme", "bot", "count"), []byte(body))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := bus.RequestMsg(t.Context(), s.nc, m); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := wait(t, a, id); !errors.Is(err, errcode.InvalidRequest) {
+			t.Errorf("%s: got %v", id, err)
+		}
+	}
+	if ran.Load() != 0 {
+		t.Errorf("%d ran", ran.Load())
+	}
+}
+
+func TestCancelEndsASubmittedCall(t *testing.T) {
+	s := start(t)
+	began := make(chan struct{}, 1)
+	waits := fn("waits", func(ctx context.Context, c *tool.Call) (tool.Result, error) {
+		c.Progress("begun")
+		began <- struct{}{}
+		<-ctx.Done()
+		return tool.Result{}, ctx.Err()
+	})
+	s.worker(nil, waits)
+	s.worker(nil, waits)
+	s.apply("acme", grantAll(waits))
+	a := s.agent("acme", "bot")
+	id := submit(t, a, "waits", nil)
+	<-began
+	if r, err := a.Result(t.Context(), id, 0); err != nil || r.State != message.ResultPending {
+		t.Errorf("while it runs: %+v, %v", r, err)
+	}
+	if err := a.Cancel(t.Context(), id); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := wait(t, a, id); !errors.Is(err, errcode.Cancelled) {
+		t.Errorf("got %v", err)
+	}
+	s.emptied("waits")
+}
+
+func TestSubmitsShareTheSlotsAndStarveNobody(t *testing.T) {
+	s := start(t)
+	var now, most, ran atomic.Int64
+	one := fn("one", func(context.Context, *tool.Call) (tool.Result, error) {
+		n := now.Add(1)
+		for m := most.Load(); n > m && !most.CompareAndSwap(m, n); m = most.Load() {
+		}
+		ran.Add(1)
+		<-time.After(2 * time.Millisecond)
+		now.Add(-1)
+		return tool.OK("x"), nil
+	}, tool.MaxConcurrent(1))
+	s.worker(nil, one)
+	s.apply("acme", grantAll(one))
+	a := s.agent("acme", "bot")
+	// The pull that waits for a message holds no slot.
+	if _, err := a.Call(t.Context(), "one", nil, agent.Timeout(2*time.Second)); err != nil {
+		t.Fatal(err)
+	}
+	var wg sync.WaitGroup
+	for range 20 {
+		wg.Go(func() {
+			id, err := a.Submit(t.Context(), "one", nil)
+			if err == nil {
+				_, err = wait(t, a, id)
+			}
+			if err != nil {
+				t.Error(err)
+			}
+		})
+		wg.Go(func() {
+			if _, err := a.Call(t.Context(), "one", nil, agent.Timeout(15*time.Second)); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	wg.Wait()
+	if most.Load() != 1 || ran.Load() != 41 {
+		t.Errorf("%d at once, %d runs", most.Load(), ran.Load())
+	}
+}
+
+func TestAStoppingWorkerFinishesWhatRunsAndLeavesTheRest(t *testing.T) {
+	s := start(t)
+	began, release := make(chan string, 2), make(chan struct{})
+	work := fn("work", func(ctx context.Context, c *tool.Call) (tool.Result, error) {
+		began <- c.InstanceID
+		select {
+		case <-release:
+			return tool.OK("%s", c.InstanceID), nil
+		case <-ctx.Done():
+			return tool.Result{}, ctx.Err()
+		}
+	}, tool.MaxConcurrent(1))
+	s.apply("acme", grantAll(work))
+	a := s.agent("acme", "bot")
+	old := s.worker(nil, work)
+	first := submit(t, a, "work", nil)
+	<-began
+	second := submit(t, a, "work", nil)
+	stopped := make(chan error, 1)
+	go func() { stopped <- old.Stop(t.Context()) }()
+	next := s.worker(nil, work)
+	if id := <-began; id != next.ID() {
+		t.Errorf("the second call ran in the worker that stops")
+	}
+	close(release)
+	if err := <-stopped; err != nil {
+		t.Error(err)
+	}
+	for id, want := range map[string]string{first: old.ID(), second: next.ID()} {
+		if r, err := wait(t, a, id); err != nil || r.Content != want {
+			t.Errorf("got %+v, %v, want %s", r, err, want)
+		}
+	}
+	start := time.Now()
+	if err := next.Stop(t.Context()); err != nil || time.Since(start) > 3*time.Second {
+		t.Errorf("an idle worker stopped in %s, %v", time.Since(start), err)
+	}
+}
+
+func TestACallCutOffByAStopRunsElsewhere(t *testing.T) {
+	s := start(t)
+	began := make(chan struct{}, 2)
+	var runs atomic.Int64
+	work := fn("work", func(ctx context.Context, _ *tool.Call) (tool.Result, error) {
+		began <- struct{}{}
+		if runs.Add(1) > 1 {
+			return tool.OK("done"), nil
+		}
+		<-ctx.Done()
+		return tool.Result{}, ctx.Err()
+	})
+	s.apply("acme", grantAll(work))
+	a := s.agent("acme", "bot")
+	w := s.worker(nil, work)
+	id := submit(t, a, "work", nil)
+	<-began
+	hasty, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+	defer cancel()
+	if err := w.Stop(hasty); err != nil {
+		t.Logf("stop: %v", err)
+	}
+	s.worker(nil, work)
+	if r, err := wait(t, a, id); err != nil || r.Content != "done" || runs.Load() != 2 {
+		t.Errorf("got %+v, %v after %d runs", r, err, runs.Load())
+	}
+}
+
+func TestACallThatKillsItsWorkersIsGivenUp(t *testing.T) {
+	s := start(t)
+	var ran atomic.Int64
+	ok := fn("ok", func(context.Context, *tool.Call) (tool.Result, error) { ran.Add(1); return tool.OK("x"), nil })
+	s.apply("acme", grantAll(ok))
+	a := s.agent("acme", "bot")
+	id := submit(t, a, "ok", nil)
+	var c message.SubmitsConsumer
+	if err := bus.Request(t.Context(), s.nc, subject.SubmitsConsumer("ok"), nil, &c); err != nil {
+		t.Fatal(err)
+	}
+	js, err := jetstream.New(s.nc)
+	if err != nil {
+		t.Fatal(err)
+	}
+	cons, err := js.Consumer(t.Context(), c.Stream, c.Durable)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for range 5 { // workers that take it and vanish
+		m, err := cons.Next(jetstream.FetchMaxWait(5 * time.Second))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := m.Nak(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	s.worker(nil, ok)
+	if _, err := wait(t, a, id); !errors.Is(err, errcode.WorkerLost) || ran.Load() != 0 {
+		t.Errorf("got %v after %d runs", err, ran.Load())
+	}
+	s.emptied("ok")
+}
+
+func TestSubmitsGoOnAfterARestartOfNATS(t *testing.T) {
+	s := start(t)
+	began, release := make(chan struct{}, 8), make(chan struct{})
+	var runs atomic.Int64
+	work := fn("work", func(ctx context.Context, c *tool.Call) (tool.Result, error) {
+		runs.Add(1)
+		began <- struct{}{}
+		select {
+		case <-release:
+			return tool.OK("%s", string(c.Arguments)), nil
+		case <-ctx.Done():
+			return tool.Result{}, ctx.Err()
+		}
+	})
+	s.worker(nil, work)
+	s.apply("acme", grantAll(work))
+	a := s.agent("acme", "bot")
+	id := submit(t, a, "work", nil)
+	<-began
+	s.nats.Down()
+	close(release)
+	s.nats.Up()
+	var r message.CallReply
+	within(t, 20*time.Second, func() (err error) { r, err = wait(t, a, id); return err })
+	if r.Content != "{}" || runs.Load() != 1 {
+		t.Errorf("got %+v after %d runs", r, runs.Load())
+	}
+	start := time.Now()
+	if _, err := wait(t, a, submit(t, a, "work", nil)); err != nil || time.Since(start) > 5*time.Second {
+		t.Errorf("after the restart: %v in %s", err, time.Since(start))
+	}
+}
+
+func TestSubmitWithoutTheStateServiceIsUnavailable(t *testing.T) {
+	s := start(t)
+	s.worker(nil, fn("ok", func(context.Context, *tool.Call) (tool.Result, error) { return tool.OK("x"), nil }))
+	js, err := jetstream.New(s.nc)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := js.DeleteStream(t.Context(), subject.StreamSubmits); err != nil {
+		t.Fatal(err)
+	}
+	a := s.agent("acme", "bot")
+	id, err := a.Submit(t.Context(), "ok", nil)
+	if !errors.Is(err, errcode.Unavailable) || id == "" {
+		t.Errorf("got %q, %v", id, err)
+	}
+	if _, err := uuid.Parse(id); err != nil {
+		t.Errorf("the id to submit again with: %v", err)
+	}
+}
