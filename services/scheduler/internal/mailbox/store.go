@@ -1,0 +1,217 @@
+// Package mailbox keeps wakes until their agent has accepted them, and delivers
+// them.
+package mailbox
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+	"github.com/synadia-io/orbit.go/jetstreamext"
+
+	"github.com/toolbus/toolbus/contracts/errcode"
+	"github.com/toolbus/toolbus/contracts/message"
+	"github.com/toolbus/toolbus/contracts/subject"
+	"github.com/toolbus/toolbus/services/internal/jet"
+	"github.com/toolbus/toolbus/services/scheduler/internal/jobs"
+)
+
+const (
+	ioTimeout   = 5 * time.Second
+	acceptedTTL = 24 * time.Hour      // how long an accepted wake's id is remembered
+	deadTTL     = 30 * 24 * time.Hour // how long a wake that was given up is kept
+	window      = 2 * time.Minute     // in which the stream itself refuses a wake's repeat
+)
+
+// Store is the stream TOOLBUS_WAKES. Only the scheduler writes to it.
+type Store struct {
+	js     jetstream.JetStream
+	stream jetstream.Stream
+	bucket *jobs.Bucket
+}
+
+// Stored is a wake in a mailbox.
+type Stored struct {
+	Seq           uint64
+	Tenant, Agent string
+	Wake          message.Wake
+}
+
+// Open creates or updates the stream.
+func Open(ctx context.Context, js jetstream.JetStream, replicas int, b *jobs.Bucket) (*Store, error) {
+	st, err := jet.Ensure(ctx, js, jetstream.StreamConfig{
+		Name:        subject.StreamWakes,
+		Description: "Toolbus: wakes that their agents have not accepted",
+		Subjects:    []string{subject.Mailbox("*", "*"), subject.DeadMailbox("*", "*")},
+		Retention:   jetstream.LimitsPolicy,
+		Storage:     jetstream.FileStorage,
+		Replicas:    replicas,
+		AllowDirect: true,
+		AllowMsgTTL: true,
+		Duplicates:  window,
+		RePublish: &jetstream.RePublish{
+			Source:      subject.Mailbox("*", "*"),
+			Destination: subject.ChangesMailbox("{{wildcard(1)}}", "{{wildcard(2)}}"),
+			HeadersOnly: true,
+		},
+	})
+	if err != nil {
+		return nil, err
+	}
+	return &Store{js: js, stream: st, bucket: b}, nil
+}
+
+// Put puts a wake into its agent's mailbox. One that is there already, or that
+// the agent has accepted within a day, is left out: putting it again has no
+// effect.
+func (s *Store) Put(ctx context.Context, tenant, agent string, w message.Wake) error {
+	ctx, cancel := context.WithTimeout(ctx, ioTimeout)
+	defer cancel()
+	if done, err := s.accepted(ctx, w.WakeID); err != nil || done {
+		return err
+	}
+	data, err := message.Marshal(w)
+	if err != nil {
+		return err
+	}
+	m := nats.NewMsg(subject.Mailbox(tenant, agent))
+	m.Data = data
+	if _, err := s.js.PublishMsg(ctx, m, jetstream.WithMsgID(w.WakeID), jetstream.WithRetryAttempts(1)); err != nil {
+		return jet.PublishError(err)
+	}
+	return nil
+}
+
+func acceptedKey(wakeID string) string { return "_accepted." + subject.Escape(wakeID) }
+
+func (s *Store) accepted(ctx context.Context, wakeID string) (bool, error) {
+	it, err := s.bucket.Get(ctx, acceptedKey(wakeID))
+	return it.Seq != 0, err
+}
+
+// accept remembers a wake as accepted, then takes it off the mailbox. When only
+// the first succeeds, whoever comes to the wake next does the rest.
+func (s *Store) accept(ctx context.Context, w Stored) error {
+	if err := s.bucket.Set(ctx, acceptedKey(w.Wake.WakeID), nil, acceptedTTL); err != nil {
+		return err
+	}
+	return s.remove(ctx, w.Seq)
+}
+
+func (s *Store) remove(ctx context.Context, seq uint64) error {
+	ctx, cancel := context.WithTimeout(ctx, ioTimeout)
+	defer cancel()
+	err := s.stream.DeleteMsg(ctx, seq)
+	var api *jetstream.APIError
+	if errors.As(err, &api) && api.ErrorCode == codeNoSuchSequence {
+		return nil
+	}
+	if err != nil {
+		return errcode.Wrap(errcode.Unavailable, err, "JetStream: %v", err)
+	}
+	return nil
+}
+
+// codeNoSuchSequence is the server's answer to the removal of what is gone.
+const codeNoSuchSequence = 10043
+
+// bury keeps a wake among the dead and takes it off the mailbox.
+func (s *Store) bury(ctx context.Context, w Stored) error {
+	data, err := message.Marshal(w.Wake)
+	if err != nil {
+		return err
+	}
+	m := nats.NewMsg(subject.DeadMailbox(w.Tenant, w.Agent))
+	m.Data = data
+	m.Header.Set(jetstream.MsgTTLHeader, deadTTL.String())
+	put, cancel := context.WithTimeout(ctx, ioTimeout)
+	defer cancel()
+	if _, err := s.js.PublishMsg(put, m, jetstream.WithMsgID("dead."+w.Wake.WakeID), jetstream.WithRetryAttempts(1)); err != nil {
+		return jet.PublishError(err)
+	}
+	return s.remove(ctx, w.Seq)
+}
+
+// next reads up to n wakes of a mailbox in order, from seq on. more is false when
+// there are no others behind them.
+func (s *Store) next(ctx context.Context, subj string, seq uint64, n int) (list []Stored, more bool, err error) {
+	ctx, cancel := context.WithTimeout(ctx, ioTimeout)
+	defer cancel()
+	msgs, err := jetstreamext.GetBatch(ctx, s.js, subject.StreamWakes, n,
+		jetstreamext.GetBatchSubject(subj), jetstreamext.GetBatchSeq(max(seq, 1)))
+	if err != nil {
+		return nil, true, errcode.Wrap(errcode.Unavailable, err, "JetStream: %v", err)
+	}
+	for m, err := range msgs {
+		if errors.Is(err, jetstreamext.ErrNoMessages) {
+			break
+		}
+		if err != nil {
+			return nil, true, errcode.Wrap(errcode.Unavailable, err, "JetStream: %v", err)
+		}
+		w := Stored{Seq: m.Sequence}
+		if w.Tenant, w.Agent, err = subject.ParseMailbox(m.Subject); err != nil {
+			w.Tenant, w.Agent, err = subject.ParseDeadMailbox(m.Subject)
+		}
+		if err == nil {
+			err = json.Unmarshal(m.Data, &w.Wake)
+		}
+		if err != nil {
+			return nil, true, errcode.Wrap(errcode.Internal, err, "message %d of the wakes is unreadable: %v", m.Sequence, err)
+		}
+		list = append(list, w)
+	}
+	return list, len(list) == n, nil
+}
+
+// List returns wakes that wait, or with dead those given up, of a tenant or one
+// of its agents, oldest first, until their size reaches limit bytes.
+func (s *Store) List(ctx context.Context, tenant, agent string, dead bool, limit int) ([]Stored, error) {
+	if agent == "" {
+		agent = "*"
+	}
+	subj := subject.Mailbox(tenant, agent)
+	if dead {
+		subj = subject.DeadMailbox(tenant, agent)
+	}
+	out := []Stored{}
+	size := 0
+	for seq, more := uint64(1), true; more; {
+		var list []Stored
+		var err error
+		if list, more, err = s.next(ctx, subj, seq, 100); err != nil {
+			return nil, err
+		}
+		for _, w := range list {
+			if size += len(w.Wake.Message) + 1024; size > limit {
+				return out, nil
+			}
+			out = append(out, w)
+			seq = w.Seq + 1
+		}
+	}
+	return out, nil
+}
+
+// waiting lists the agents that have wakes.
+func (s *Store) waiting(ctx context.Context) ([]Ref, error) {
+	ctx, cancel := context.WithTimeout(ctx, 2*ioTimeout)
+	defer cancel()
+	info, err := s.stream.Info(ctx, jetstream.WithSubjectFilter(subject.Mailbox("*", "*")))
+	if err != nil {
+		return nil, errcode.Wrap(errcode.Unavailable, err, "JetStream: %v", err)
+	}
+	list := make([]Ref, 0, len(info.State.Subjects))
+	for subj := range info.State.Subjects {
+		if tenant, agent, err := subject.ParseMailbox(subj); err == nil {
+			list = append(list, Ref{tenant, agent})
+		}
+	}
+	return list, nil
+}
+
+// Ref names an agent.
+type Ref struct{ Tenant, Agent string }
