@@ -4,6 +4,7 @@ package main
 
 import (
 	"os"
+	_ "time/tzdata" // schedules have time zones, also where the machine has none
 
 	"github.com/toolbus/toolbus/services/toolbus/internal/cli"
 )

@@ -2,11 +2,13 @@ package cli
 
 import (
 	"context"
+	"encoding/json"
 	"io"
 
 	"github.com/spf13/cobra"
 
 	"github.com/toolbus/toolbus/contracts/errcode"
+	"github.com/toolbus/toolbus/contracts/message"
 	"github.com/toolbus/toolbus/contracts/subject"
 	"github.com/toolbus/toolbus/pkg/agent"
 )
@@ -25,32 +27,54 @@ A tool that ran and failed prints its message on stderr and exits with 1.`,
 }
 
 func (a *app) runCall(ctx context.Context, args []string) error {
-	tenant, err := a.tenant()
+	tool, arguments, opts, err := a.toolCall(args)
 	if err != nil {
 		return err
 	}
-	name, err := a.agent()
-	if err != nil {
-		return err
+	return a.withAgent(ctx, func(client *agent.Client) error {
+		reply, err := client.Call(ctx, tool, arguments, opts...)
+		if err != nil {
+			return err
+		}
+		return a.printReply(reply)
+	})
+}
+
+// toolCall is what the arguments and flags of call and submit say.
+func (a *app) toolCall(args []string) (tool string, arguments json.RawMessage, opts []agent.Option, err error) {
+	if _, err = a.tenant(); err != nil {
+		return "", nil, nil, err
 	}
-	if err := subject.CheckName("tool", args[0]); err != nil {
-		return err
+	if _, err = a.agent(); err != nil {
+		return "", nil, nil, err
 	}
-	var opts []agent.Option
+	if err = subject.CheckName("tool", args[0]); err != nil {
+		return "", nil, nil, err
+	}
 	if a.given("chat") {
 		chat, err := a.chat()
 		if err != nil {
-			return err
+			return "", nil, nil, err
 		}
 		opts = append(opts, agent.Chat(chat))
 	}
 	text := []byte("{}")
 	if len(args) == 2 {
 		if text, err = a.argument("arguments", args[1]); err != nil {
-			return err
+			return "", nil, nil, err
 		}
 	}
-	arguments, err := checkJSON(errcode.InvalidArguments, "arguments", text)
+	arguments, err = checkJSON(errcode.InvalidArguments, "arguments", text)
+	return args[0], arguments, opts, err
+}
+
+// withAgent connects as the agent that the flags name.
+func (a *app) withAgent(ctx context.Context, use func(*agent.Client) error) error {
+	tenant, err := a.tenant()
+	if err != nil {
+		return err
+	}
+	name, err := a.agent()
 	if err != nil {
 		return err
 	}
@@ -64,21 +88,26 @@ func (a *app) runCall(ctx context.Context, args []string) error {
 		return err
 	}
 	defer client.Close()
-	reply, err := client.Call(ctx, args[0], arguments, opts...)
-	if err != nil {
-		return err
-	}
+	return use(client)
+}
+
+// printReply prints the end of a call whose tool ran.
+func (a *app) printReply(reply message.CallReply) error {
 	if reply.Success {
 		return a.print(reply, func(w io.Writer) { line(w, reply.Content) })
-	}
-	failed := &toolError{message: reply.ErrorMessage}
-	if failed.message == "" {
-		failed.message = "the tool failed and does not say why"
 	}
 	if a.flags.output == outputJSON {
 		if err := a.print(reply, nil); err != nil {
 			return err
 		}
 	}
-	return failed
+	return failed(reply)
+}
+
+// failed is a reply of a tool that ran and failed.
+func failed(reply message.CallReply) error {
+	if reply.ErrorMessage == "" {
+		return &toolError{message: "the tool failed and does not say why"}
+	}
+	return &toolError{message: reply.ErrorMessage}
 }

@@ -71,6 +71,34 @@ func TestUsage(t *testing.T) {
 		"call no agent":        {"call", "x", "-t", "acme"},
 		"call no tenant":       {"call", "x", "-a", "bot"},
 		"call too many":        {"call", "x", "{}", "y", "-t", "acme", "-a", "bot"},
+		"submit no tool":       {"submit", "-t", "acme", "-a", "bot"},
+		"submit no agent":      {"submit", "x", "-t", "acme"},
+		"submit too many":      {"submit", "x", "{}", "y", "-t", "acme", "-a", "bot"},
+		"result no call":       {"result", "-t", "acme", "-a", "bot"},
+		"result no agent":      {"result", "c", "-t", "acme"},
+		"result bad wait":      {"result", "c", "-t", "acme", "-a", "bot", "--wait", "soon"},
+		"result negative wait": {"result", "c", "-t", "acme", "-a", "bot", "--wait", "-1s"},
+		"cancel no call":       {"cancel", "-t", "acme", "-a", "bot"},
+		"cancel no tenant":     {"cancel", "c", "-a", "bot"},
+		"get jobs no tenant":   {"get", "jobs"},
+		"get wakes no tenant":  {"get", "wakes", "--dead"},
+		"get wakes argument":   {"get", "wakes", "x", "-t", "acme"},
+		"job nothing":          {"job"},
+		"job unknown":          {"job", "bogus"},
+		"job trigger nothing":  {"job", "trigger", "-t", "acme", "-a", "bot"},
+		"job pause no agent":   {"job", "pause", "x", "-t", "acme"},
+		"job resume no tenant": {"job", "resume", "x", "-a", "bot"},
+		"job history two":      {"job", "history", "x", "y", "-t", "acme", "-a", "bot"},
+		"wake nothing":         {"wake"},
+		"wake send nothing":    {"wake", "send", "-t", "acme", "-a", "bot"},
+		"wake send no agent":   {"wake", "send", "x", "-t", "acme"},
+		"wake send bad mode":   {"wake", "send", "x", "-t", "acme", "-a", "bot", "--mode", "loud"},
+		"wake send bad in":     {"wake", "send", "x", "-t", "acme", "-a", "bot", "--in", "soon"},
+		"wake send empty at":   {"wake", "send", "x", "-t", "acme", "-a", "bot", "--at", ""},
+		"wake send at and in":  {"wake", "send", "x", "-t", "acme", "-a", "bot", "--in", "1s", "--at", "2026-03-02T08:00:00Z"},
+		"wake watch no agent":  {"wake", "watch", "-t", "acme"},
+		"wake watch argument":  {"wake", "watch", "x", "-t", "acme", "-a", "bot"},
+		"wake watch count":     {"wake", "watch", "-t", "acme", "-a", "bot", "--count", "-1"},
 		"apply no file":        {"apply", "-t", "acme"},
 		"apply no tenant":      {"apply", "x.json"},
 		"get agents no tenant": {"get", "agents"},
@@ -90,6 +118,7 @@ func TestUsage(t *testing.T) {
 		"up bad listen":        {"up", "--listen", "4222"},
 		"up bad sync":          {"up", "--sync", "never"},
 		"up bad level":         {"up", "--log-level", "loud"},
+		"up bad job timeout":   {"up", "--job-timeout", "-1s"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			run(t, nil, "", append(args, "-s", nowhere)...).fails(t, 2, "invalid_request", "--help")
@@ -105,6 +134,10 @@ func TestUsageNamesTheField(t *testing.T) {
 		"namespace: is required": {"state", "all", "-t", "acme"},
 		"chatId: is required":    {"state", "all", "-t", "acme", "-n", "n"},
 		"key: is required":       {"state", "get"},
+		"callId: is required":    {"result"},
+		"entryId: is required":   {"job", "pause"},
+		"message: is required":   {"wake", "send"},
+		"mode: \"x\" must be":    {"wake", "send", "m", "--mode", "x", "-t", "acme", "-a", "bot"},
 		"path: is required":      {"files", "cat"},
 		"file: is required":      {"apply"},
 		"output: \"xml\" must":   {"version", "-o", "xml"},
@@ -147,6 +180,8 @@ func TestBadNames(t *testing.T) {
 			"tenant":    {"get", "agents", "-t", b},
 			"agent":     {"call", "x", "-t", "acme", "-a", b},
 			"tool":      {"call", b, "-t", "acme", "-a", "bot"},
+			"callId":    {"submit", "x", "--call-id", b, "-t", "acme", "-a", "bot"},
+			"entryId":   {"job", "trigger", b, "-t", "acme", "-a", "bot"},
 			"namespace": {"state", "all", "-t", "acme", "-c", "c", "--namespace=" + b},
 		} {
 			if b == "" && field == "namespace" {
@@ -187,6 +222,7 @@ func TestBadInput(t *testing.T) {
 		"bad JSON":            {"", []string{"apply", write("bad.json", "{\n\"agents\": [}")}, []string{"invalid_request", "bad.json: line 2"}},
 		"bad YAML by -f":      {"", []string{"apply", "-f", write("bad.yaml", "agents:\n- x: [")}, []string{"invalid_request", "bad.yaml: line "}},
 		"bad JSON on stdin":   {"{", []string{"apply", "-"}, []string{"invalid_request", "stdin: line 1"}},
+		"submit arguments":    {"{", []string{"submit", "x", `-`}, []string{"invalid_arguments", "arguments: "}},
 		"state value":         {"", []string{"state", "set", "k", "nope", "-n", "n"}, []string{"invalid_request", "value: is not valid JSON"}},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -199,6 +235,8 @@ func TestNoServer(t *testing.T) {
 	begin := time.Now()
 	for _, args := range [][]string{
 		{"get", "agents"}, {"get", "tools"}, {"call", "x"}, {"files", "ls"}, {"sync"}, {"state", "list", "-o", "json"},
+		{"submit", "x"}, {"result", "c", "--wait", "1m"}, {"cancel", "c"}, {"get", "jobs"}, {"get", "wakes"},
+		{"job", "trigger", "x"}, {"job", "history", "x"}, {"wake", "send", "m"}, {"wake", "watch", "-o", "json"},
 	} {
 		run(t, nil, "", append(args, "-t", "acme", "-a", "bot", "-s", nowhere)...).fails(t, 1, "toolbus: unavailable: ", "127.0.0.1:1")
 	}
@@ -249,7 +287,7 @@ func TestVersion(t *testing.T) {
 }
 
 func TestHelp(t *testing.T) {
-	for _, args := range [][]string{{"--help"}, {"help"}, {"call", "--help"}, {"state", "-h"}, {"up", "--help"}} {
+	for _, args := range [][]string{{"--help"}, {"help"}, {"call", "--help"}, {"state", "-h"}, {"up", "--help"}, {"submit", "-h"}, {"job", "-h"}, {"wake", "watch", "-h"}} {
 		if o := run(t, nil, "", args...); o.code != 0 || o.out == "" || o.err != "" {
 			t.Errorf("%v: exit %d, stderr %q", args, o.code, o.err)
 		}

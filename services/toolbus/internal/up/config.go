@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/toolbus/toolbus/contracts/errcode"
+	"github.com/toolbus/toolbus/services/scheduler"
 )
 
 // SyncAlways makes every acknowledged write survive a power failure.
@@ -27,6 +28,10 @@ type Config struct {
 	// nothing either way.
 	Sync string
 
+	// JobTimeout is how long one run of a tool's check may take; 0 for the
+	// scheduler's default.
+	JobTimeout time.Duration
+
 	// SecretsDir holds a file per secret that {"$secret":"name"} in tool
 	// settings names; "" for the environment only.
 	SecretsDir string
@@ -35,7 +40,7 @@ type Config struct {
 // DefaultConfig listens on the NATS port of the loopback interface and keeps
 // its data in the user's data folder, safely.
 func DefaultConfig() Config {
-	return Config{Listen: "127.0.0.1:4222", Data: defaultData(os.LookupEnv), Sync: SyncAlways}
+	return Config{Listen: "127.0.0.1:4222", Data: defaultData(os.LookupEnv), Sync: SyncAlways, JobTimeout: scheduler.DefaultConfig().JobTimeout}
 }
 
 // RegisterFlags registers the configuration's flags.
@@ -44,6 +49,7 @@ func (c *Config) RegisterFlags(f *flag.FlagSet) {
 	f.StringVar(&c.Listen, "listen", def.Listen, "`address` for NATS clients; port 0 picks a free one")
 	f.StringVar(&c.Data, "data", def.Data, "`folder` for all data")
 	f.StringVar(&c.Sync, "sync", def.Sync, "`when` acknowledged writes reach the disk: always, or a duration such as 2m (faster; a power failure loses what is younger)")
+	f.DurationVar(&c.JobTimeout, "job-timeout", def.JobTimeout, "how long one run of a tool's check may take; as long, a worker that died is waited for")
 	f.StringVar(&c.SecretsDir, "secrets-dir", "", "`folder` with one file per secret that tool settings name")
 }
 
@@ -54,6 +60,9 @@ func (c Config) Validate() error {
 	}
 	if c.Data == "" {
 		return errcode.Field("data", "is required: there is no home folder to keep data in")
+	}
+	if c.JobTimeout < 0 {
+		return errcode.Field("job-timeout", "must not be negative")
 	}
 	_, err := c.syncInterval()
 	return err

@@ -3,6 +3,7 @@ package up
 import (
 	"errors"
 	"testing"
+	"time"
 
 	"github.com/toolbus/toolbus/contracts/errcode"
 )
@@ -26,6 +27,8 @@ func TestConfigValidate(t *testing.T) {
 		"unknown sync":       {func(c *Config) { c.Sync = "never" }, "sync"},
 		"no sync":            {func(c *Config) { c.Sync = "" }, "sync"},
 		"zero sync":          {func(c *Config) { c.Sync = "0s" }, "sync"},
+		"job timeout":        {func(c *Config) { c.JobTimeout = time.Second }, ""},
+		"negative timeout":   {func(c *Config) { c.JobTimeout = -1 }, "job-timeout"},
 		"sync without units": {func(c *Config) { c.Sync = "5" }, "sync"},
 	} {
 		t.Run(name, func(t *testing.T) {

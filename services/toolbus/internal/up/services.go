@@ -14,6 +14,7 @@ import (
 	"github.com/toolbus/toolbus/pkg/telemetry"
 	"github.com/toolbus/toolbus/services/files"
 	"github.com/toolbus/toolbus/services/registry"
+	"github.com/toolbus/toolbus/services/scheduler"
 	"github.com/toolbus/toolbus/services/state"
 	"github.com/toolbus/toolbus/services/toolworker"
 )
@@ -36,8 +37,14 @@ type part struct {
 func stages(cfg Config, b bus.Config, log telemetry.Logger, reg prometheus.Registerer) ([][]part, error) {
 	const replicas = 1 // one embedded server
 	st, fi, re, tw := state.DefaultConfig(), files.DefaultConfig(), registry.DefaultConfig(), toolworker.DefaultConfig()
-	st.Bus, fi.Bus, re.Bus, tw.Bus = b, b, b, b
-	st.Replicas, fi.Replicas, re.Replicas = replicas, replicas, replicas
+	sc := scheduler.DefaultConfig()
+	st.Bus, fi.Bus, re.Bus, tw.Bus, sc.Bus = b, b, b, b, b
+	st.Replicas, fi.Replicas, re.Replicas, sc.Replicas = replicas, replicas, replicas, replicas
+	// Nobody else takes over: what is taken back after a kill is one's own.
+	sc.TickWait, sc.LeaseTTL = 3*time.Second, 3*time.Second
+	if cfg.JobTimeout > 0 {
+		sc.JobTimeout = cfg.JobTimeout
+	}
 	tw.SecretsDir = cfg.SecretsDir
 	var errs []error
 	build := func(name string, construct func(telemetry.Logger) (service, error)) part {
@@ -53,6 +60,8 @@ func stages(cfg Config, b bus.Config, log telemetry.Logger, reg prometheus.Regis
 		build("registry", func(l telemetry.Logger) (service, error) { return registry.New(re, l, reg) }),
 	}, {
 		build("toolworker", func(l telemetry.Logger) (service, error) { return toolworker.New(tw, l, reg) }),
+	}, {
+		build("scheduler", func(l telemetry.Logger) (service, error) { return scheduler.New(sc, l, reg) }),
 	}}
 	return all, errors.Join(errs...)
 }
