@@ -4,9 +4,11 @@ package config_test
 import (
 	"encoding/json"
 	"os"
+	"slices"
 	"testing"
 
 	"github.com/toolbus/toolbus/contracts/message"
+	"github.com/toolbus/toolbus/examples/inbox"
 	"github.com/toolbus/toolbus/examples/members"
 	"github.com/toolbus/toolbus/examples/relabeling"
 	"github.com/toolbus/toolbus/pkg/tool"
@@ -29,7 +31,7 @@ func TestEveryExampleToolIsGranted(t *testing.T) {
 		}
 	}
 	hosted := 0
-	for agent, tools := range map[string][]tool.Tool{"support": relabeling.Tools(), "club": members.Tools()} {
+	for agent, tools := range map[string][]tool.Tool{"support": slices.Concat(relabeling.Tools(), inbox.Tools()), "club": members.Tools()} {
 		for _, tl := range tools {
 			hosted++
 			if name := tl.Definition().Name; granted[name] != agent {
@@ -39,5 +41,14 @@ func TestEveryExampleToolIsGranted(t *testing.T) {
 	}
 	if len(granted) != hosted {
 		t.Errorf("%d tools are granted, %d are hosted", len(granted), hosted)
+	}
+	for _, a := range cfg.Agents {
+		for _, j := range a.ToolJobs {
+			if j.ToolName != "readInbox" || a.Tools[j.ToolName] == nil {
+				t.Errorf("job %s of %s is of %q, which is not granted", j.JobID, a.AgentID, j.ToolName)
+			} else if _, err := tool.FindJob(inbox.ReadInbox, j.JobTypeID); err != nil {
+				t.Errorf("job %s: %v", j.JobID, err)
+			}
+		}
 	}
 }

@@ -4,9 +4,12 @@
 package main
 
 import (
+	"slices"
+
+	"github.com/toolbus/toolbus/examples/inbox"
 	"github.com/toolbus/toolbus/examples/members"
 	"github.com/toolbus/toolbus/examples/relabeling"
 	"github.com/toolbus/toolbus/pkg/worker"
 )
 
-func main() { worker.Main(append(relabeling.Tools(), members.Tools()...)...) }
+func main() { worker.Main(slices.Concat(relabeling.Tools(), members.Tools(), inbox.Tools())...) }
