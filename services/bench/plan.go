@@ -1,0 +1,182 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"runtime"
+	"slices"
+	"sync"
+	"time"
+)
+
+// op performs an operation once and says how long it took. Callers are numbered
+// from 0; one caller does one after the other.
+type op func(ctx context.Context, caller int) (time.Duration, error)
+
+// timed is an op that takes as long as f.
+func timed(f func(ctx context.Context, caller int) error) op {
+	return func(ctx context.Context, caller int) (time.Duration, error) {
+		start := time.Now()
+		err := f(ctx, caller)
+		return time.Since(start), err
+	}
+}
+
+// row is an operation beside its baseline. With one caller its value is the
+// median time, with several the operations per second of all together.
+type row struct {
+	name     string
+	baseline string
+	callers  int
+	how      string // one line: what is measured against what
+	base     setup
+	ours     setup
+}
+
+// setup prepares an operation on a testbed.
+type setup func(ctx context.Context, b *testbed) (op, error)
+
+// inTurn does one operation after the other: what a baseline of several steps
+// costs, in time and, with many callers, in throughput.
+func inTurn(steps ...setup) setup {
+	return func(ctx context.Context, b *testbed) (op, error) {
+		ops := make([]op, len(steps))
+		for i, prepare := range steps {
+			var err error
+			if ops[i], err = prepare(ctx, b); err != nil {
+				return nil, err
+			}
+		}
+		return func(ctx context.Context, caller int) (time.Duration, error) {
+			var sum time.Duration
+			for _, do := range ops {
+				d, err := do(ctx, caller)
+				if err != nil {
+					return 0, err
+				}
+				sum += d
+			}
+			return sum, nil
+		}, nil
+	}
+}
+
+// plan says how the time is spent.
+type plan struct {
+	rounds int
+	slice  time.Duration // of one operation in one round
+}
+
+const (
+	rounds   = 9
+	minSlice = 10 * time.Millisecond
+	maxSlice = time.Second
+	warmUp   = 5 // a fraction of each slice that does not count
+)
+
+// newPlan spends at most the budget on a number of rows.
+func newPlan(budget time.Duration, rows int) (plan, error) {
+	// One more round warms everything up and is thrown away.
+	slice := min(budget/time.Duration((rounds+1)*2*rows), maxSlice).Truncate(time.Millisecond)
+	if slice < minSlice {
+		return plan{}, fmt.Errorf("%s is too short for %d measurements, at least %s is needed", budget, rows, minSlice*time.Duration((rounds+1)*2*rows))
+	}
+	return plan{rounds: rounds, slice: slice}, nil
+}
+
+// measure sets all rows up and measures them in turns.
+func (p plan) measure(ctx context.Context, b *testbed, rows []row) ([]result, error) {
+	type pair struct{ base, ours op }
+	pairs := make([]pair, len(rows))
+	for i, r := range rows { // one row's preparations do not disturb another's measurements
+		var err error
+		if pairs[i].base, err = r.base(ctx, b); err != nil {
+			return nil, fmt.Errorf("set up %s: %w", r.baseline, err)
+		}
+		if pairs[i].ours, err = r.ours(ctx, b); err != nil {
+			return nil, fmt.Errorf("set up %s: %w", r.name, err)
+		}
+	}
+	taken := make([]samples, len(rows))
+	for round := range p.rounds + 1 {
+		for i, r := range rows {
+			base, err := p.run(ctx, r.callers, pairs[i].base)
+			if err != nil {
+				return nil, fmt.Errorf("%s: %w", r.baseline, err)
+			}
+			ours, err := p.run(ctx, r.callers, pairs[i].ours)
+			if err != nil {
+				return nil, fmt.Errorf("%s: %w", r.name, err)
+			}
+			if round > 0 {
+				taken[i].add(base, ours)
+			}
+		}
+	}
+	results := make([]result, len(rows))
+	for i, r := range rows {
+		results[i] = taken[i].result(r)
+	}
+	return results, nil
+}
+
+// run performs an operation for one slice: the median time in microseconds of
+// one caller, or how many several callers do per second.
+func (p plan) run(ctx context.Context, callers int, do op) (float64, error) {
+	runtime.GC() // nobody pays for the one before
+	warm := time.Now().Add(p.slice / warmUp)
+	end := warm.Add(p.slice - p.slice/warmUp)
+	took := make([][]time.Duration, callers)
+	errs := make([]error, callers)
+	var wg sync.WaitGroup
+	for c := range callers {
+		wg.Go(func() {
+			for {
+				d, err := do(ctx, c)
+				if err != nil {
+					errs[c] = err
+					return
+				}
+				switch now := time.Now(); {
+				case now.After(end):
+					if len(took[c]) == 0 {
+						took[c] = append(took[c], d) // slower than a slice is long
+					}
+					return
+				case now.After(warm):
+					took[c] = append(took[c], d)
+				}
+			}
+		})
+	}
+	wg.Wait()
+	for _, err := range errs {
+		if err != nil {
+			return 0, err
+		}
+	}
+	if callers == 1 {
+		return microseconds(median(took[0])), nil
+	}
+	n := 0
+	for _, t := range took {
+		n += len(t)
+	}
+	return float64(n) / end.Sub(warm).Seconds(), nil
+}
+
+func microseconds(d time.Duration) float64 { return float64(d) / float64(time.Microsecond) }
+
+// median is the middle value, the mean of the two middle ones of an even number,
+// 0 of none.
+func median[T ~int64 | ~float64](values []T) T {
+	if len(values) == 0 {
+		return 0
+	}
+	s := slices.Sorted(slices.Values(values))
+	m := len(s) / 2
+	if len(s)%2 == 1 {
+		return s[m]
+	}
+	return (s[m-1] + s[m]) / 2
+}
