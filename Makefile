@@ -1,4 +1,4 @@
-# Needs Go (the version in go.work), git, make and bash; nothing else.
+# Needs Go (the version in go.work), git, make and bash; test-typescript also Node.js.
 SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
@@ -13,20 +13,35 @@ FUZZTIME ?= 5s
 
 .PHONY: help
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 .PHONY: build
 build: ## build toolbus, every service and the examples' worker into bin/
 	go build -o $(BIN)/ $(COMMANDS)
 
 .PHONY: demo
-demo: build ## play the relabeling and members stories on real processes; exit 1 on any deviation
+demo: build ## play the main stories on real processes; exit 1 on any deviation
 	go build -o $(BIN)/toolbus-demo ./services/e2e/demo
 	$(BIN)/toolbus-demo
+
+.PHONY: bench
+bench: ## what Toolbus adds to NATS: a table and bench-results.json (BENCH="-time 20s -only call")
+	go build -o $(BIN)/ ./services/toolbus ./services/bench ./services/bench/bench-worker ./services/bench/bench-responder
+	$(BIN)/bench $(BENCH)
 
 .PHONY: test
 test: ## run every test of the four modules, with the race detector
 	go test -race -timeout 10m $(PACKAGES)
+
+.PHONY: test-crash
+test-crash: ## kill everything at every step of a job's runs, for about a minute
+	go vet -tags crash ./services/e2e
+	go test -race -tags crash -run 'Kill' -count=1 -timeout 10m ./services/e2e
+
+.PHONY: test-typescript
+test-typescript: ## run the TypeScript worker and agent against toolbus up; needs Node.js 20 and npm
+	go build -o $(BIN)/ ./services/toolbus
+	examples/typescript/run-tests
 
 .PHONY: lint-fast
 lint-fast: ## gofmt and go vet

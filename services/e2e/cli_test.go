@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -109,12 +110,17 @@ func TestApply(t *testing.T) {
 // Every verb prints exactly one JSON document with -o json.
 func TestJSONOutput(t *testing.T) {
 	_, cli := up(t)
-	cfg := file(t, "agent.json", `{"agentId":"bot","tools":{"writeFile":{},"readFile":{}}}`)
+	cfg := file(t, "agent.json", `{"agentId":"bot","tools":{"writeFile":{},"readFile":{}},
+		"scheduler":[{"id":"h","cron":"@hourly","taskMessage":"x"}]}`)
 	for _, args := range [][]string{
 		{"apply", cfg}, {"get", "agents"}, {"get", "agents", "bot"}, {"get", "tools"}, {"get", "tools", "-a", "bot"},
 		{"call", "writeFile", `{"path":"f","content":"x"}`, "-a", "bot"}, {"files", "ls"}, {"files", "stat", "f"}, {"files", "cat", "f"}, {"files", "rm", "f"},
 		{"state", "set", "k", `[1]`, "-n", "n", "-c", "c"}, {"state", "get", "k", "-n", "n", "-c", "c"}, {"state", "all", "-n", "n", "-c", "c"},
 		{"state", "all", "-n", "none", "-c", "c"}, {"state", "list"}, {"state", "delete", "k", "-n", "n", "-c", "c"}, {"state", "clear", "-n", "n", "-c", "c"},
+		{"submit", "readFile", `{"path":"f"}`, "-a", "bot"}, {"submit", "readFile", `{"path":"f"}`, "-a", "bot", "--wait", "--call-id", "c"},
+		{"result", "c", "-a", "bot"}, {"cancel", "c", "-a", "bot"}, {"get", "jobs"}, {"get", "wakes"}, {"get", "wakes", "--dead"},
+		{"wake", "send", "x", "-a", "bot"}, {"job", "history", "h", "-a", "bot"}, {"job", "pause", "h", "-a", "bot"},
+		{"job", "resume", "h", "-a", "bot"}, {"job", "trigger", "h", "-a", "bot"},
 		{"sync", "--dir", t.TempDir()}, {"version"},
 	} {
 		out := cli.OK(t, append(args, "-t", "acme", "-o", "json")...)
@@ -188,16 +194,191 @@ func TestStateAndFilesVerbs(t *testing.T) {
 	}
 }
 
-// A tool that ran and failed is a result: with -o json it is printed whole, and
-// the exit code says so either way.
-func TestToolFailure(t *testing.T) {
+func TestSubmitVerbs(t *testing.T) {
+	_, cli := up(t)
+	applyAgent(t, cli, "acme", "bot")
+	cli.OK(t, "apply", file(t, "c.json", `{"agentId":"other","tools":{"nowhereHosted":{}}}`), "-t", "acme")
+	bot := []string{"-t", "acme", "-a", "bot"}
+	id := strings.TrimSpace(cli.OK(t, append([]string{"submit", "writeFile", `{"path":"f","content":"x"}`}, bot...)...))
+	content := cli.OK(t, append([]string{"result", id, "--wait", "10s"}, bot...)...)
+	if !strings.Contains(content, `"f"`) {
+		t.Errorf("content: %q", content)
+	}
+	var r message.ResultReply
+	if cli.JSON(t, &r, append([]string{"result", id}, bot...)...); r.CallID != id || r.State != message.ResultDone || r.Tool != "writeFile" || r.Reply == nil || !r.Reply.Success {
+		t.Errorf("%+v", r)
+	}
+	if got := cli.OK(t, append([]string{"submit", "readFile", `{"path":"f"}`, "--wait", "--call-id", "mine"}, bot...)...); !strings.Contains(got, "x") {
+		t.Errorf("waited for: %q", got)
+	}
+	refused := func(r harness.Result, stdout bool, want ...string) {
+		t.Helper()
+		if r.Code != 1 || (r.Stdout != "") != stdout {
+			t.Errorf("%+v", r)
+		}
+		for _, w := range want {
+			if !strings.Contains(r.Stderr, w) {
+				t.Errorf("stderr %q does not contain %q", r.Stderr, w)
+			}
+		}
+	}
+	// What could not be served is told when the result is asked for.
+	refused(cli.Run(t, append([]string{"submit", "readFile", `{"pfad":"f"}`, "--wait", "--call-id", "bad"}, bot...)...), false, "invalid_arguments: call bad: ", "pfad: ")
+	refused(cli.Run(t, append([]string{"result", "bad"}, bot...)...), false, "invalid_arguments", "pfad: ")
+	refused(cli.Run(t, append([]string{"result", "bad", "-o", "json"}, bot...)...), true, "invalid_arguments")
+	refused(cli.Run(t, append([]string{"result", "never"}, bot...)...), false, "not_found", "never")
+	// What nobody hosts waits.
+	other := []string{"-t", "acme", "-a", "other"}
+	id = strings.TrimSpace(cli.OK(t, append([]string{"submit", "nowhereHosted"}, other...)...))
+	refused(cli.Run(t, append([]string{"result", id, "--wait", "100ms"}, other...)...), false, "timeout", id)
+	refused(cli.Run(t, append([]string{"result", id, "-o", "json"}, other...)...), true, "timeout", id)
+	cli.OK(t, append([]string{"cancel", id}, other...)...) // changes nothing
+	refused(cli.Run(t, append([]string{"submit", "nowhereHosted", "--wait", "--call-id", "late", "--timeout", "500ms"}, other...)...), false, "timeout", "late")
+}
+
+func TestCancelVerb(t *testing.T) {
 	p, cli := up(t)
-	refuse := tool.New("refuse", "Refuses.", func(context.Context, *tool.Call, struct{}) (tool.Result, error) {
-		return tool.Fail("the parcel is on its way already"), nil
+	begun := make(chan struct{})
+	slow := tool.New("slow", "Takes its time.", func(ctx context.Context, _ *tool.Call, _ struct{}) (tool.Result, error) {
+		close(begun)
+		<-ctx.Done()
+		return tool.Result{}, ctx.Err()
 	})
+	host(t, p.URL, slow)
+	cli.OK(t, "apply", file(t, "c.json", `{"agentId":"bot","tools":{"slow":{}}}`), "-t", "acme")
+	id := strings.TrimSpace(cli.OK(t, "submit", "slow", "-t", "acme", "-a", "bot"))
+	<-begun
+	cli.OK(t, "cancel", id, "-t", "acme", "-a", "bot")
+	if r := cli.Run(t, "result", id, "--wait", "10s", "-t", "acme", "-a", "bot"); r.Code != 1 || !strings.Contains(r.Stderr, "cancelled") {
+		t.Errorf("%+v", r)
+	}
+}
+
+func TestJobVerbs(t *testing.T) {
+	p, cli := up(t)
+	look := func(context.Context, *tool.JobCall) (tool.JobResult, error) { return tool.Wake("look here"), nil }
+	host(t, p.URL, tool.New("looker", "Looks.", func(context.Context, *tool.Call, struct{}) (tool.Result, error) { return tool.OK("x"), nil },
+		tool.Job("look", "Look", "Looks.", look)))
+	cli.OK(t, "apply", file(t, "c.json", `{"agentId":"bot","tools":{"looker":{}},"timezone":"Europe/Berlin",
+		"scheduler":[{"id":"morning","cron":"0 8 * * 1-5","taskMessage":"Good morning"}],
+		"toolJobs":[{"jobId":"watch","toolName":"looker","jobTypeId":"look","cron":"0 0 1 1 *"},
+			{"jobId":"off","toolName":"looker","jobTypeId":"look","cron":"* * * * * *","enabled":false}]}`), "-t", "acme")
+	bot := []string{"-t", "acme", "-a", "bot"}
+	jobs := cli.OK(t, "get", "jobs", "-t", "acme")
+	for _, want := range []string{"AGENT", "watch", "toolJob", "0 0 1 1 *", "Europe/Berlin", "morning", "schedule", "0 8 * * 1-5", "disabled"} {
+		if !strings.Contains(jobs, want) {
+			t.Errorf("jobs do not name %q:\n%s", want, jobs)
+		}
+	}
+	tick := strings.TrimSpace(cli.OK(t, append([]string{"job", "trigger", "watch"}, bot...)...))
+	var w message.Wake
+	out := cli.OK(t, append([]string{"wake", "watch", "--count", "1", "--timeout", "20s", "-o", "json"}, bot...)...)
+	if err := json.Unmarshal([]byte(out), &w); err != nil || w.Message != "look here" || w.Source != (message.WakeSource{Kind: "toolJob", ID: "watch", Tool: "looker"}) {
+		t.Errorf("%+v, %v: %s", w, err, out)
+	}
+	var h message.SchedulerHistory
+	if cli.JSON(t, &h, append([]string{"job", "history", "watch"}, bot...)...); len(h.Slots) != 1 || h.Slots[0].TickID != tick || h.Slots[0].WakeID != w.WakeID {
+		t.Errorf("%+v, want one of %s", h, tick)
+	}
+	if got := cli.OK(t, append([]string{"job", "history", "watch"}, bot...)...); !strings.Contains(got, "ran (wake)") {
+		t.Errorf("history: %s", got)
+	}
+	if got := cli.OK(t, append([]string{"job", "pause", "watch"}, bot...)...); got != "paused\n" {
+		t.Errorf("pause: %q", got)
+	}
+	if got := cli.OK(t, append([]string{"get", "jobs"}, bot...)...); !strings.Contains(got, "paused") {
+		t.Errorf("jobs: %s", got)
+	}
+	if got := cli.OK(t, append([]string{"job", "resume", "watch"}, bot...)...); got != "resumed\n" {
+		t.Errorf("resume: %q", got)
+	}
+	if r := cli.Run(t, append([]string{"job", "trigger", "nope"}, bot...)...); r.Code != 1 || !strings.Contains(r.Stderr, "not_found") {
+		t.Errorf("%+v", r)
+	}
+	if r := cli.Run(t, "get", "jobs", "-t", "acme", "-a", "nobody"); r.Code != 1 || !strings.Contains(r.Stderr, "not_found") {
+		t.Errorf("%+v", r)
+	}
+}
+
+func TestWakeVerbs(t *testing.T) {
+	p, cli := up(t)
+	applyAgent(t, cli, "acme", "bot")
+	bot := []string{"-t", "acme", "-a", "bot"}
+	send := func(args ...string) string {
+		t.Helper()
+		return strings.TrimSpace(cli.OK(t, append(append([]string{"wake", "send"}, args...), bot...)...))
+	}
+	ids := []string{send("first\nof two lines", "-c", "chat 1"), send("second", "-c", "chat 1"), send("third", "--mode", "stateless", "-c", "ignored")}
+	watch := func(args ...string) []string {
+		t.Helper()
+		args = append([]string{"wake", "watch", "-t", "acme", "-a", "bot", "--timeout", "20s", "-o", "json"}, args...)
+		out := strings.TrimSpace(cli.OK(t, args...))
+		var got []string
+		for line := range strings.Lines(out) {
+			var w message.Wake
+			if err := json.Unmarshal([]byte(line), &w); err != nil {
+				t.Fatalf("%v: %s", err, line)
+			}
+			got = append(got, w.WakeID)
+		}
+		return got
+	}
+	// Looking at them takes none away; of a chat only the first shows.
+	if got := watch("--accept=false", "--count", "2"); !slices.Contains(got, ids[0]) || !slices.Contains(got, ids[2]) {
+		t.Errorf("saw %v of %v", got, ids)
+	}
+	var list message.SchedulerWakeList
+	if cli.JSON(t, &list, append([]string{"get", "wakes"}, bot...)...); len(list.Wakes) != 3 || list.Wakes[0].Wake.WakeID != ids[0] || list.Wakes[2].Wake.ChatID != "" {
+		t.Errorf("%+v", list)
+	}
+	if got := cli.OK(t, "get", "wakes", "-t", "acme"); !strings.Contains(got, ids[1]) || !strings.Contains(got, "chat 1") {
+		t.Errorf("wakes: %s", got)
+	}
+	if got := watch("--count", "3"); len(got) != 3 || slices.Index(got, ids[0]) > slices.Index(got, ids[1]) || !slices.Contains(got, ids[2]) {
+		t.Errorf("accepted %v of %v", got, ids)
+	}
+	if cli.JSON(t, &list, append([]string{"get", "wakes"}, bot...)...); len(list.Wakes) != 0 {
+		t.Errorf("left: %+v", list)
+	}
+	if cli.JSON(t, &list, append([]string{"get", "wakes", "--dead"}, bot...)...); len(list.Wakes) != 0 {
+		t.Errorf("dead: %+v", list)
+	}
+
+	// It shows what comes while it runs, until SIGINT, in plain words.
+	w := harness.Start(t, toolbus(t), append([]string{"wake", "watch", "--server", p.URL}, bot...)...)
+	later := send("in a while\n\x1b[31mred", "--in", "200ms", "-c", "chat 1")
+	if first := w.FirstLine(); first != later+"  chat chat 1  from api "+strings.TrimPrefix(later, "acme.bot.") {
+		t.Errorf("got %q, want %s", first, later)
+	}
+	if code := w.Stop(syscall.SIGINT); code != 0 || !strings.HasSuffix(w.Stdout(), "\n    in a while\n    \ufffd[31mred\n") {
+		t.Errorf("exit %d, %q", code, w.Stdout())
+	}
+	for want, args := range map[string][]string{
+		"at: ":                 {"wake", "send", "x", "--at", "tomorrow"},
+		"in: ":                 {"wake", "send", "x", "--in", "-1s"},
+		"expiresAfter: ":       {"wake", "send", "x", "--expires-after", "0s"},
+		"message: is required": {"wake", "send", ""},
+		"timeout: no more":     {"wake", "watch", "--timeout", "200ms"},
+		"agent \"nobody\"":     {"wake", "watch", "-a", "nobody", "--count", "1"},
+	} {
+		if r := cli.Run(t, append(slices.Clone(bot), args...)...); r.Code != 1 || r.Stdout != "" || !strings.Contains(r.Stderr, want) {
+			t.Errorf("%v: %+v", args, r)
+		}
+	}
+	if r := cli.Pipe(t, strings.NewReader("from stdin\n"), append([]string{"wake", "send", "-"}, bot...)...); r.Code != 0 {
+		t.Errorf("%+v", r)
+	}
+	if cli.JSON(t, &list, append([]string{"get", "wakes"}, bot...)...); len(list.Wakes) != 1 || list.Wakes[0].Wake.Message != "from stdin" {
+		t.Errorf("%+v", list)
+	}
+}
+
+// host runs a worker with tools in this process.
+func host(t *testing.T, url string, tools ...tool.Tool) {
+	t.Helper()
 	cfg := worker.DefaultConfig()
-	cfg.Bus.Server = p.URL
-	w, err := worker.New(cfg, []tool.Tool{refuse}, telemetry.Discard(), telemetry.NewRegistry())
+	cfg.Bus.Server = url
+	w, err := worker.New(cfg, tools, telemetry.Discard(), telemetry.NewRegistry())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -209,6 +390,16 @@ func TestToolFailure(t *testing.T) {
 	if err := w.Start(t.Context()); err != nil {
 		t.Fatal(err)
 	}
+}
+
+// A tool that ran and failed is a result: with -o json it is printed whole, and
+// the exit code says so either way.
+func TestToolFailure(t *testing.T) {
+	p, cli := up(t)
+	refuse := tool.New("refuse", "Refuses.", func(context.Context, *tool.Call, struct{}) (tool.Result, error) {
+		return tool.Fail("the parcel is on its way already"), nil
+	})
+	host(t, p.URL, refuse)
 	cli.OK(t, "apply", file(t, "c.json", `{"agentId":"bot","tools":{"refuse":{}}}`), "-t", "acme")
 	args := []string{"call", "refuse", "-t", "acme", "-a", "bot"}
 	r := cli.Run(t, args...)

@@ -51,7 +51,7 @@ func TestEveryServiceIsRegistered(t *testing.T) {
 	if err := nc.PublishRequest("$SRV.INFO", inbox, nil); err != nil {
 		t.Fatal(err)
 	}
-	missing := map[string]bool{"state": true, "files": true, "registry": true, "toolworker": true}
+	missing := map[string]bool{"state": true, "files": true, "registry": true, "toolworker": true, "scheduler": true}
 	for len(missing) > 0 {
 		m, err := sub.NextMsg(2 * time.Second)
 		if err != nil {

@@ -49,6 +49,7 @@ func (d *demo) play() {
 	d.relabeling()
 	d.parallel()
 	d.members()
+	d.inbox()
 	d.refusals()
 	d.mirror()
 	d.restart()
@@ -83,7 +84,10 @@ func (d *demo) must(err error, what string) {
 }
 
 // toolbus runs the CLI as a user would, in a process of its own, and shows it.
-func (d *demo) toolbus(args ...string) proc.Result {
+func (d *demo) toolbus(args ...string) proc.Result { return d.pipe("", args...) }
+
+// pipe is toolbus with something on stdin.
+func (d *demo) pipe(stdin string, args ...string) proc.Result {
 	shown := make([]string, len(args))
 	for i, a := range args {
 		shown[i] = a
@@ -92,8 +96,12 @@ func (d *demo) toolbus(args ...string) proc.Result {
 		}
 		shown[i] = strings.ReplaceAll(shown[i], d.dir, "…")
 	}
-	fmt.Fprintln(d.out, "  $ toolbus "+strings.Join(shown, " "))
-	o, err := proc.Run(d.ctx, proc.Command{Path: filepath.Join(d.bin, "toolbus"), Args: append(slices.Clone(args), "--server", d.url)})
+	from := ""
+	if stdin != "" {
+		from = "printf '" + strings.ReplaceAll(stdin, "\n", `\n`) + "' | "
+	}
+	fmt.Fprintln(d.out, "  $ "+from+"toolbus "+strings.Join(shown, " "))
+	o, err := proc.Run(d.ctx, proc.Command{Path: filepath.Join(d.bin, "toolbus"), Args: append(slices.Clone(args), "--server", d.url), Stdin: strings.NewReader(stdin)})
 	d.must(err, "run toolbus")
 	if o.Stdout != "" {
 		d.say("%s", short(o.Stdout))
@@ -150,7 +158,7 @@ func (d *demo) startUp(listen string) {
 	var err error
 	d.url, err = d.up.ReadyURL(ctx)
 	d.must(err, "toolbus up")
-	d.say("toolbus up: NATS, registry, state, files and toolworker in one process, ready after %d ms", time.Since(start).Milliseconds())
+	d.say("toolbus up: NATS, registry, state, files, toolworker and scheduler in one process, ready after %d ms", time.Since(start).Milliseconds())
 }
 
 func (d *demo) startWorkers(n int) {

@@ -1,6 +1,6 @@
 // Command demo plays Toolbus's main job on real processes: an agent's tools run
 // in workers, keep ToolState over the turns of a chat, and write the tenant's
-// files. It prints what happens, checks every outcome, and exits 1 on any
+// files; a background job wakes an agent when something happened. It prints what happens, checks every outcome, and exits 1 on any
 // deviation.
 package main
 

@@ -40,7 +40,7 @@ func (d *demo) open() {
 	d.check(o.Code == 0 && strings.Contains(o.Stdout, "addTrackingCode"), "the agent sees the tools its configuration grants")
 	d.check(!strings.Contains(o.Stdout, "writeFile"), "and not the internal ones")
 	seen := d.services()
-	for _, want := range []string{"registry", "state", "files", "toolworker"} {
+	for _, want := range []string{"registry", "state", "files", "toolworker", "scheduler"} {
 		d.check(seen[want] > 0, "NATS micro lists the service %s", want)
 	}
 }
@@ -215,7 +215,7 @@ func (d *demo) members() {
 
 // refusals are the mistakes people make; each is told what was wrong.
 func (d *demo) refusals() {
-	d.chapter("5. Mistakes get an error with a code, and exit code 1")
+	d.chapter("6. Mistakes get an error with a code, and exit code 1")
 	refused := func(want string, o proc.Result) {
 		d.check(o.Code == 1 && strings.Contains(o.Stderr, want) && o.Stdout == "", "refused with %s", want)
 	}
@@ -230,7 +230,7 @@ func (d *demo) refusals() {
 
 // mirror shows the tenant's files and ToolState as a developer sees them.
 func (d *demo) mirror() {
-	d.chapter("6. The developer's mirror")
+	d.chapter("7. The developer's mirror")
 	d.call("support", "chat-open", "addTrackingCode", `{"code":"]C100340434757211819883"}`)
 	dir := filepath.Join(d.dir, "workspace")
 	o := d.toolbus("sync", "--dir", dir, "-t", tenant)
@@ -264,7 +264,7 @@ func (d *demo) mirror() {
 
 // restart proves that a clean stop loses nothing.
 func (d *demo) restart() {
-	d.chapter("7. Stop and start again: nothing is lost")
+	d.chapter("8. Stop and start again: nothing is lost")
 	d.must(d.up.Stop(), "stop toolbus up")
 	d.startUp(strings.TrimPrefix(d.url, "nats://"))
 	d.connect()
