@@ -129,13 +129,6 @@ func (s *system) apply(agents ...message.AgentConfig) {
 	}
 }
 
-func (s *system) delete(agent string) {
-	s.t.Helper()
-	if err := bus.Request(s.t.Context(), s.nc, subject.Registry(tenant, "delete"), message.RegistryDelete{AgentID: agent}, nil); err != nil {
-		s.t.Fatal(err)
-	}
-}
-
 func call[Out any](s *system, op string, in any) (Out, error) {
 	s.t.Helper()
 	var out Out

@@ -11,7 +11,7 @@ import (
 	"github.com/toolbus/toolbus/pkg/tool"
 )
 
-// What a job run has unless its options say otherwise.
+// DefaultJob and the others are what a job run has unless its options say otherwise.
 const DefaultJob = "job-1"
 
 type jobOptions struct {

@@ -33,7 +33,6 @@ func atLeast(n int) yaml.MapSlice { return yaml.MapSlice{{Key: "minimum", Value:
 
 var (
 	name       = yaml.MapSlice{{Key: "pattern", Value: namePattern}}
-	free       = yaml.MapSlice{{Key: "minLength", Value: 1}, {Key: "maxLength", Value: 256}}
 	anObject   = yaml.MapSlice{{Key: "type", Value: "object"}}
 	objects    = yaml.MapSlice{{Key: "type", Value: "object"}, {Key: "additionalProperties", Value: anObject}}
 	errorValue = yaml.MapSlice{{Key: "$ref", Value: "#/components/schemas/Error"}}

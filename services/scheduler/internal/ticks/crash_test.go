@@ -3,7 +3,6 @@ package ticks
 import (
 	"context"
 	"encoding/json"
-	"fmt"
 	"maps"
 	"strconv"
 	"strings"
@@ -317,7 +316,7 @@ func TestDeathAtEveryStep(t *testing.T) {
 	}
 	if t.Failed() {
 		for _, n := range names {
-			t.Log(fmt.Sprintf("%s: %+v", n, record(n)))
+			t.Logf("%s: %+v", n, record(n))
 		}
 	}
 }
