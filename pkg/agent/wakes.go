@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"runtime/debug"
+	"strings"
 	"sync"
 	"time"
 
@@ -21,9 +22,10 @@ import (
 type Wake = message.Wake
 
 // WakeHandler deals with one wake. Returning nil accepts it, which takes it off
-// the agent's mailbox; Busy has it come again later; any other error, and a
-// panic, have it come again as the scheduler sees fit. ctx ends when Stop runs
-// out of time.
+// the agent's mailbox; Busy has it come again later. Any other error, and a
+// panic, are a failed delivery: the wake comes again, after growing pauses, and
+// is given up after too many of them. ctx ends when Stop runs out of time; what
+// fails then is not counted.
 type WakeHandler func(ctx context.Context, w *Wake) error
 
 // Busy is what a WakeHandler returns when it has no time now: the wake comes
@@ -226,9 +228,7 @@ func (w *Wakes) receive(m *nats.Msg) {
 
 func (w *Wakes) refuse(m *nats.Msg, err error) {
 	w.report(&Wake{}, err)
-	if r, rerr := bus.ReplyMsg(m.Reply, nil, err); rerr == nil && m.Reply != "" {
-		_ = w.c.nc.PublishMsg(r)
-	}
+	w.replyError(m.Reply, err)
 }
 
 // handle deals with one wake and answers everybody who asked.
@@ -279,8 +279,15 @@ func (w *Wakes) end(wake *Wake, r *receipt, err error) {
 	if r.accepted {
 		return
 	}
+	// Only Busy, and a stop that ran out of time, may be said without end: a
+	// wake that cannot be handled would come for ever, and hold up its chat.
+	failed := err != nil && busy == nil && w.base.Err() == nil
 	for _, to := range r.replies {
-		w.reply(to, out)
+		if failed {
+			w.replyError(to, errcode.New(errcode.Internal, "%s", firstLine(err)))
+		} else {
+			w.reply(to, out)
+		}
 	}
 	r.replies = nil
 	if r.accepted = err == nil; !r.accepted {
@@ -321,6 +328,18 @@ func (w *Wakes) reply(to string, r message.WakeReply) {
 	if b, err := json.Marshal(r); err == nil {
 		_ = w.c.nc.Publish(to, b) // unheard, the wake comes again
 	}
+}
+
+func (w *Wakes) replyError(to string, err error) {
+	if r, rerr := bus.ReplyMsg(to, nil, err); rerr == nil && to != "" {
+		_ = w.c.nc.PublishMsg(r)
+	}
+}
+
+// firstLine leaves out the stack of a panic, which is nobody else's.
+func firstLine(err error) string {
+	text, _, _ := strings.Cut(err.Error(), "\n")
+	return text
 }
 
 func (w *Wakes) report(wake *Wake, err error) {

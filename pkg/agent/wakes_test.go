@@ -88,6 +88,8 @@ const (
 	no   = `{"accepted":false}`
 	busy = `{"accepted":false,"retryAfter":`
 	work = `{"accepted":false,"inProgress":true}`
+
+	failure = "internal: "
 )
 
 func newClient(t *testing.T, nc *nats.Conn, name string) *Client {
@@ -158,7 +160,7 @@ func TestTheHandlerDecides(t *testing.T) {
 	}))
 	listening(t, nc)
 	for id, want := range map[string]string{
-		"ok": yes, "busy": busy + `"1m30s"}`, "wrapped": busy + `"1s"}`, "fails": no, "panics": no, "exits": no,
+		"ok": yes, "busy": busy + `"1m30s"}`, "wrapped": busy + `"1s"}`, "fails": failure + "no model", "panics": failure + "the handler panicked: ouch", "exits": failure + "the handler ended without an answer",
 	} {
 		for range 2 { // what was not accepted is handled again
 			if got := s.wake("bot", id).next(); got != want {
@@ -198,8 +200,8 @@ func TestRepeatsAreHandledOnce(t *testing.T) {
 	second := s.wake("bot", "w1")
 	second.want(work)
 	release <- errors.New("not now")
-	first.want(no)
-	second.want(no)
+	first.want(failure + "not now")
+	second.want(failure + "not now")
 
 	third := s.wake("bot", "w1") // comes again, and is new
 	<-began
