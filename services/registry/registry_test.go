@@ -478,6 +478,24 @@ func TestCatalogue(t *testing.T) {
 	both("A[w1][] B[w0][2]")
 }
 
+func TestApplyWarnsOfChecksThatAToolDoesNotOffer(t *testing.T) {
+	_, c := setup(t)
+	watcher := def("W", "")
+	watcher.Jobs = []message.JobDefinition{{ID: "new"}, {ID: "old"}}
+	must[message.CatalogueAnnounced](c)(c.announce("w", watcher, def("P", "")))
+	got := must[message.RegistryApplied](c)(c.apply(`{"agentId":"a","tools":{"W":{},"P":{},"gone":{}},"toolJobs":[
+		{"toolName":"W","jobTypeId":"new","cron":"@daily"},{"toolName":"W","jobTypeId":"nwe","cron":"@daily"},
+		{"toolName":"P","jobTypeId":"x","cron":"@daily"},{"toolName":"gone","jobTypeId":"x","cron":"@daily"}]}`))
+	want := []string{
+		"tools.gone: no worker hosts it now",
+		`toolJobs[1].jobTypeId: W offers "new", "old" now, not "nwe"`,
+		`toolJobs[2].jobTypeId: P offers no check now, not "x"`,
+	}
+	if !slices.Equal(got.Warnings, want) {
+		t.Errorf("warnings %q", got.Warnings)
+	}
+}
+
 func TestAgentTools(t *testing.T) {
 	_, c := setup(t)
 	internal := def("inner", "")

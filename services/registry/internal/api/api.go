@@ -6,6 +6,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -113,11 +114,32 @@ func (a *API) warnings(ctx context.Context, cfg config.Parsed) []string {
 				out = append(out, cfg.ToolPath(i, t)+": no worker hosts it now")
 			}
 		}
+		for j, job := range agent.Jobs {
+			if def, hosted := v.Find(job.ToolName); hosted && !offers(def, job.JobTypeID) {
+				out = append(out, fmt.Sprintf("%s: %s offers %s now, not %q", cfg.JobPath(i, j), def.Name, checks(def), job.JobTypeID))
+			}
+		}
 	}
 	if n := len(out); n > maxWarnings {
-		out = append(out[:maxWarnings], fmt.Sprintf("and %d more tools that no worker hosts now", n-maxWarnings))
+		out = append(out[:maxWarnings], fmt.Sprintf("and %d more tools or checks that no worker hosts now", n-maxWarnings))
 	}
 	return out
+}
+
+func offers(def message.ToolDefinition, jobTypeID string) bool {
+	return slices.ContainsFunc(def.Jobs, func(j message.JobDefinition) bool { return j.ID == jobTypeID })
+}
+
+// checks names a tool's checks, for people.
+func checks(def message.ToolDefinition) string {
+	var ids []string
+	for _, j := range def.Jobs {
+		ids = append(ids, strconv.Quote(j.ID))
+	}
+	if ids == nil {
+		return "no check"
+	}
+	return strings.Join(ids, ", ")
 }
 
 func (a *API) get(ctx context.Context, tenant string, in message.RegistryGet) (any, error) {

@@ -28,16 +28,26 @@ type Parsed struct {
 type Agent struct {
 	ID    string
 	Tools []string // granted, in no order
-	JSON  []byte   // a message.AgentConfig in canonical form: ids filled in, keys of settings sorted
+	Jobs  []message.ToolJob
+	JSON  []byte // a message.AgentConfig in canonical form: ids filled in, keys of settings sorted
 }
 
 // ToolPath is the field path of a tool of agent i.
 func (p Parsed) ToolPath(i int, tool string) string {
+	return p.at(i).key("tools").key(tool).String()
+}
+
+// JobPath is the field path of the check that job j of agent i runs.
+func (p Parsed) JobPath(i, j int) string {
+	return p.at(i).key("toolJobs").index(j).key("jobTypeId").String()
+}
+
+func (p Parsed) at(i int) path {
 	var at path
 	if !p.Single {
 		at = at.key("agents").index(i)
 	}
-	return at.key("tools").key(tool).String()
+	return at
 }
 
 func (p Parsed) prefix(i int) string {
@@ -115,7 +125,7 @@ func build(doc map[string]any, single bool) (Parsed, error) {
 			return Parsed{}, errcode.OverLimit(errcode.TooLarge, MaxAgent, int64(n),
 				"%sthe agent %s is %d bytes, at most %d are allowed", out.prefix(i), ac.AgentID, n, MaxAgent)
 		}
-		agent := Agent{ID: ac.AgentID, JSON: data}
+		agent := Agent{ID: ac.AgentID, Jobs: ac.ToolJobs, JSON: data}
 		for t := range ac.Tools {
 			agent.Tools = append(agent.Tools, t)
 		}
