@@ -7,7 +7,7 @@
 import { randomUUID } from "node:crypto";
 import { parseArgs } from "node:util";
 import { connect, headers, type Msg, type NatsConnection } from "@nats-io/transport-node";
-import { pack, request, send, subject, ToolbusError, unpack } from "./protocol.js";
+import { pack, request, respondError, send, subject, ToolbusError, unpack } from "./protocol.js";
 import type { CallReply, CallRequest, Caller, Json, ToolDefinition } from "./protocol.js";
 
 const lostAfterMs = 5000; // without a beat, which a worker sends every second
@@ -118,7 +118,13 @@ class Agent {
     } catch (e) {
       console.error((e as Error).message);
       known.delete(w.wakeId); // it is new when it comes again
-      m.respond(JSON.stringify({ accepted: false, retryAfter: "1s" }));
+      // Busy may be said without end. Anything else is a failure: the wake comes
+      // after growing pauses, and is given up at last.
+      if (e instanceof ToolbusError && ["unavailable", "overloaded"].includes(e.code)) {
+        m.respond(JSON.stringify({ accepted: false, retryAfter: "1s" }));
+      } else {
+        respondError(m, e instanceof ToolbusError ? e : new ToolbusError("internal", (e as Error).message));
+      }
     } finally {
       clearInterval(timer);
     }
