@@ -6,10 +6,12 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"os/exec"
 	"slices"
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/toolbus/toolbus/contracts/message"
 	"github.com/toolbus/toolbus/pkg/telemetry"
@@ -254,6 +256,60 @@ func TestCancelVerb(t *testing.T) {
 	}
 }
 
+// Waiting may end before the call does, which goes on then.
+func TestSubmitWaitsNoLongerThanAsked(t *testing.T) {
+	p, cli := up(t)
+	end := make(chan struct{})
+	host(t, p.URL, tool.New("slow", "Takes its time.", func(context.Context, *tool.Call, struct{}) (tool.Result, error) {
+		<-end
+		return tool.OK("done"), nil
+	}))
+	cli.OK(t, "apply", file(t, "c.json", `{"agentId":"bot","tools":{"slow":{}}}`), "-t", "acme")
+	r := cli.Run(t, "submit", "slow", "--call-id", "c1", "--wait", "--timeout", "300ms", "-t", "acme", "-a", "bot")
+	if r.Code != 1 || !strings.Contains(r.Stderr, "timeout: call c1 has not ended within 300ms; it goes on") {
+		t.Errorf("%+v", r)
+	}
+	close(end)
+	if got := cli.OK(t, "result", "c1", "--wait", "10s", "-t", "acme", "-a", "bot"); got != "done\n" {
+		t.Errorf("got %q", got)
+	}
+}
+
+func TestProgressIsShown(t *testing.T) {
+	p, cli := up(t)
+	shown := make(chan struct{})
+	host(t, p.URL, tool.New("steps", "Goes in steps.", func(ctx context.Context, call *tool.Call, _ struct{}) (tool.Result, error) {
+		call.Progress("half\u009b")
+		select {
+		case <-shown:
+			return tool.OK("done"), nil
+		case <-ctx.Done():
+			return tool.Result{}, ctx.Err()
+		}
+	}))
+	cli.OK(t, "apply", file(t, "c.json", `{"agentId":"bot","tools":{"steps":{}}}`), "-t", "acme")
+	cmd := exec.CommandContext(t.Context(), toolbus(t), "call", "steps", "--progress", "-t", "acme", "-a", "bot", "-s", p.URL, "--timeout", "10s")
+	var out bytes.Buffer
+	stderr := firstWrite{then: shown}
+	cmd.Stdout, cmd.Stderr = &out, &stderr
+	if err := cmd.Run(); err != nil || out.String() != "done\n" || stderr.all.String() != "\"half\ufffd\"\n" {
+		t.Errorf("%v, stdout %q, stderr %q", err, out.String(), stderr.all.String())
+	}
+}
+
+// firstWrite closes then when something has been written.
+type firstWrite struct {
+	all  bytes.Buffer
+	then chan struct{}
+}
+
+func (w *firstWrite) Write(b []byte) (int, error) {
+	if w.all.Len() == 0 {
+		close(w.then)
+	}
+	return w.all.Write(b)
+}
+
 func TestJobVerbs(t *testing.T) {
 	p, cli := up(t)
 	look := func(context.Context, *tool.JobCall) (tool.JobResult, error) { return tool.Wake("look here"), nil }
@@ -265,7 +321,7 @@ func TestJobVerbs(t *testing.T) {
 			{"jobId":"off","toolName":"looker","jobTypeId":"look","cron":"* * * * * *","enabled":false}]}`), "-t", "acme")
 	bot := []string{"-t", "acme", "-a", "bot"}
 	jobs := cli.OK(t, "get", "jobs", "-t", "acme")
-	for _, want := range []string{"AGENT", "watch", "toolJob", "0 0 1 1 *", "Europe/Berlin", "morning", "schedule", "0 8 * * 1-5", "disabled"} {
+	for _, want := range []string{"AGENT", "watch", "toolJob", "0 0 1 1 *", "Europe/Berlin", "morning", "schedule", "0 8 * * 1-5", "disabled", "CHECK", "looker/look"} {
 		if !strings.Contains(jobs, want) {
 			t.Errorf("jobs do not name %q:\n%s", want, jobs)
 		}
@@ -282,6 +338,19 @@ func TestJobVerbs(t *testing.T) {
 	}
 	if got := cli.OK(t, append([]string{"job", "history", "watch"}, bot...)...); !strings.Contains(got, "ran (wake)") {
 		t.Errorf("history: %s", got)
+	}
+	// When it ran last and when it runs next are in one time zone.
+	berlin, err := time.LoadLocation("Europe/Berlin")
+	if err != nil {
+		t.Fatal(err)
+	}
+	ended, err := time.Parse(time.RFC3339, h.Slots[0].EndedAt)
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := ended.In(berlin).Format(time.RFC3339) + " ran (wake)"
+	if got := cli.OK(t, append([]string{"get", "jobs"}, bot...)...); !strings.Contains(got, want) {
+		t.Errorf("jobs do not name %q:\n%s", want, got)
 	}
 	if got := cli.OK(t, append([]string{"job", "pause", "watch"}, bot...)...); got != "paused\n" {
 		t.Errorf("pause: %q", got)

@@ -32,6 +32,7 @@ func (d *demo) inbox() {
 	d.chapter("5. A job watches the inbox for free, and wakes the agent when something happened")
 	l := d.listen(inboxAgent)
 	defer l.leave()
+	d.say("a process says that it is the agent %s, and waits to be woken", inboxAgent)
 	o := d.toolbus("get", "jobs", "-t", tenant, "-a", inboxAgent)
 	d.check(o.Code == 0 && strings.Contains(o.Stdout, inboxJob), "the agent has the job %s, every second", inboxJob)
 	d.waitRuns(2)

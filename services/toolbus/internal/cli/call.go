@@ -14,7 +14,7 @@ import (
 )
 
 func (a *app) call() *cobra.Command {
-	return &cobra.Command{
+	cmd := &cobra.Command{
 		Use:   "call TOOL [JSON|-|@FILE]",
 		Short: "Call a tool as an agent and print its content",
 		Long: `Call a tool as an agent and print its content; with -o json the whole reply.
@@ -24,6 +24,12 @@ A tool that ran and failed prints its message on stderr and exits with 1.`,
 		Args:    args(1, "tool", "arguments"),
 		RunE:    a.do(a.runCall),
 	}
+	a.progressFlag(cmd)
+	return cmd
+}
+
+func (a *app) progressFlag(cmd *cobra.Command) {
+	cmd.Flags().BoolVar(&a.progress, "progress", false, "print on stderr how far the tool says it is, one JSON value a line")
 }
 
 func (a *app) runCall(ctx context.Context, args []string) error {
@@ -57,6 +63,9 @@ func (a *app) toolCall(args []string) (tool string, arguments json.RawMessage, o
 			return "", nil, nil, err
 		}
 		opts = append(opts, agent.Chat(chat))
+	}
+	if a.progress {
+		opts = append(opts, agent.OnProgress(func(p json.RawMessage) { line(a.std.Err, printable(string(p))) }))
 	}
 	text := []byte("{}")
 	if len(args) == 2 {

@@ -50,6 +50,8 @@ type app struct {
 	flags   globals
 	global  *pflag.FlagSet // where they stand
 	running bool           // flags and arguments were fine
+
+	progress bool // call, submit: show it
 }
 
 // globals are the flags of every verb.

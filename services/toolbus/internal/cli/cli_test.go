@@ -137,6 +137,7 @@ func TestUsageNamesTheField(t *testing.T) {
 		"callId: is required":    {"result"},
 		"entryId: is required":   {"job", "pause"},
 		"message: is required":   {"wake", "send"},
+		"at: must not be given":  {"wake", "send", "m", "--in", "1s", "--at", "2026-03-02T08:00:00Z", "-t", "acme", "-a", "bot"},
 		"mode: \"x\" must be":    {"wake", "send", "m", "--mode", "x", "-t", "acme", "-a", "bot"},
 		"path: is required":      {"files", "cat"},
 		"file: is required":      {"apply"},
@@ -290,6 +291,20 @@ func TestHelp(t *testing.T) {
 	for _, args := range [][]string{{"--help"}, {"help"}, {"call", "--help"}, {"state", "-h"}, {"up", "--help"}, {"submit", "-h"}, {"job", "-h"}, {"wake", "watch", "-h"}} {
 		if o := run(t, nil, "", args...); o.code != 0 || o.out == "" || o.err != "" {
 			t.Errorf("%v: exit %d, stderr %q", args, o.code, o.err)
+		}
+	}
+}
+
+func TestTimesInTables(t *testing.T) {
+	for _, c := range [][3]string{
+		{"2026-03-02T08:00:00.123456789Z", "UTC", "2026-03-02T08:00:00Z"},
+		{"2026-03-02T08:00:00Z", "Europe/Berlin", "2026-03-02T09:00:00+01:00"},
+		{"2026-03-02T08:00:00Z", "No/Where", "2026-03-02T08:00:00Z"},
+		{"", "UTC", ""},
+		{"soon", "UTC", "soon"},
+	} {
+		if got := inZone(c[0], c[1]); got != c[2] {
+			t.Errorf("%v: got %q", c, got)
 		}
 	}
 }

@@ -60,7 +60,7 @@ func (a *app) filesList(ctx context.Context, args []string) error {
 func fileRows(w io.Writer, infos ...message.FileInfo) {
 	var lines [][]any
 	for _, f := range infos {
-		lines = append(lines, []any{f.Size, f.Modified, f.Revision, f.Path})
+		lines = append(lines, []any{f.Size, toSecond(f.Modified), f.Revision, f.Path})
 	}
 	rows(w, "SIZE MODIFIED REVISION PATH", lines)
 }

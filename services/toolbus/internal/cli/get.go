@@ -83,7 +83,7 @@ func agentRows(w io.Writer, agents ...message.AgentEntry) {
 	var lines [][]any
 	for _, e := range agents {
 		tools := strings.Join(slices.Sorted(maps.Keys(e.Config.Tools)), ",")
-		lines = append(lines, []any{e.Config.AgentID, e.Revision, e.Modified, len(e.Config.Scheduler), len(e.Config.ToolJobs), tools})
+		lines = append(lines, []any{e.Config.AgentID, e.Revision, toSecond(e.Modified), len(e.Config.Scheduler), len(e.Config.ToolJobs), tools})
 	}
 	rows(w, "AGENT REVISION MODIFIED SCHEDULES JOBS TOOLS", lines)
 }

@@ -103,6 +103,14 @@ func slotOutcome(s message.SlotEntry) string {
 	return s.Outcome
 }
 
+// check is which check of which tool a job runs.
+func check(e message.SchedulerEntry) string {
+	if e.Tool == "" {
+		return "-"
+	}
+	return e.Tool + "/" + e.JobType
+}
+
 // getJobs lists schedules and jobs: of the tenant, or with --agent of one agent.
 func (a *app) getJobs(ctx context.Context, _ []string) error {
 	tenant, err := a.tenant()
@@ -132,10 +140,10 @@ func (a *app) getJobs(ctx context.Context, _ []string) error {
 				next = "never"
 			}
 			if e.Last != nil {
-				last = strings.TrimSpace(e.Last.EndedAt + " " + slotOutcome(*e.Last))
+				last = strings.TrimSpace(inZone(e.Last.EndedAt, e.Timezone) + " " + slotOutcome(*e.Last))
 			}
-			lines = append(lines, []any{e.AgentID, e.EntryID, e.Kind, e.Cron, e.Timezone, next, last})
+			lines = append(lines, []any{e.AgentID, e.EntryID, e.Kind, check(e), e.Cron, e.Timezone, next, last})
 		}
-		rows(w, "AGENT ENTRY KIND CRON TIMEZONE NEXT LAST", lines)
+		rows(w, "AGENT ENTRY KIND CHECK CRON TIMEZONE NEXT LAST", lines)
 	})
 }

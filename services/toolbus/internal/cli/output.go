@@ -7,6 +7,7 @@ import (
 	"io"
 	"strings"
 	"text/tabwriter"
+	"time"
 
 	"github.com/toolbus/toolbus/contracts/errcode"
 )
@@ -63,6 +64,22 @@ func rows(w io.Writer, head string, lines [][]any) {
 	}
 	_ = tw.Flush() // into a buffer
 }
+
+// inZone is an RFC 3339 time for a table: to the second, in a time zone where it
+// is known here.
+func inZone(stamp, zone string) string {
+	t, err := time.Parse(time.RFC3339, stamp)
+	if err != nil {
+		return stamp
+	}
+	if loc, err := time.LoadLocation(zone); err == nil {
+		t = t.In(loc)
+	}
+	return t.Format(time.RFC3339)
+}
+
+// toSecond is an RFC 3339 time for a table, in UTC.
+func toSecond(stamp string) string { return inZone(stamp, "UTC") }
 
 // printable replaces what would break a line or steer a terminal.
 func printable(s string) string {

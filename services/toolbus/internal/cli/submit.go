@@ -30,7 +30,7 @@ func (a *app) submit() *cobra.Command {
 		Long: `Hand over a call and print its id as soon as the call is stored: it runs also when
 no worker hosts the tool yet, and again when its worker dies. Arguments are those
 of call. "toolbus result" tells how it ended; --wait waits for that, and prints it
-as call does.
+as call does, at most for --timeout.
 A submit that ends as unavailable may be sent again with the same --call-id.`,
 		Example: `  toolbus submit archiveReport '{"name":"2026","megabytes":10}' -t acme -a club
   toolbus submit archiveReport @report.json -t acme -a club --wait --timeout 5m`,
@@ -38,6 +38,7 @@ A submit that ends as unavailable may be sent again with the same --call-id.`,
 	}
 	cmd.Flags().StringVar(&id, "call-id", "", "`id` of the call; one is made otherwise")
 	cmd.Flags().BoolVar(&wait, "wait", false, "wait for the call's end")
+	a.progressFlag(cmd)
 	cmd.RunE = a.do(func(ctx context.Context, args []string) error {
 		tool, arguments, opts, err := a.toolCall(args)
 		if err != nil {
@@ -59,8 +60,11 @@ A submit that ends as unavailable may be sent again with the same --call-id.`,
 			case !wait:
 				return a.print(submitReply{id}, func(w io.Writer) { line(w, id) })
 			}
-			reply, err := client.Wait(ctx, id)
-			if err != nil {
+			reply, err := client.Wait(ctx, id, opts...)
+			switch {
+			case err != nil && errors.Is(ctx.Err(), context.DeadlineExceeded):
+				return errcode.New(errcode.Timeout, "call %s has not ended within %s; it goes on, and toolbus result tells how it ends", id, a.flags.timeout)
+			case err != nil:
 				return fmt.Errorf("call %s: %w", id, err)
 			}
 			return a.printReply(reply)
@@ -80,7 +84,7 @@ tool failed or that could not be served.`,
 		Example: `  toolbus result "$(toolbus submit addCode '{"code":"1"}' -t acme -a support -c chat1)" -t acme -a support --wait 10s`,
 		Args:    args(1, "callId"),
 	}
-	cmd.Flags().DurationVar(&wait, "wait", 0, "wait so `long` for the call's end")
+	cmd.Flags().DurationVar(&wait, "wait", 0, "wait this `duration` for the call's end")
 	cmd.RunE = a.do(func(ctx context.Context, args []string) error {
 		if wait < 0 {
 			return &usageError{errcode.Field("wait", "must not be negative")}

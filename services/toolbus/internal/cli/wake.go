@@ -30,7 +30,8 @@ func (a *app) wakeSend() *cobra.Command {
 		Use:   "send MESSAGE|-",
 		Short: "Wake an agent, now or later, and print the wake's id",
 		Long: `Wake an agent with a message ("-" reads stdin), now or later, and print the wake's id.
-It is kept until the agent has accepted it. With --mode chat, the default, the agent
+It is kept until the agent has accepted it; "toolbus get wakes" shows it from when it
+is due. With --mode chat, the default, the agent
 goes on in the conversation that --chat names; a stateless wake has none.`,
 		Example: `  toolbus wake send 'The parcel has arrived.' -t acme -a support -c chat1
   toolbus wake send 'Write the report.' -t acme -a support --mode stateless --in 2h --expires-after 1h`,
@@ -40,7 +41,6 @@ goes on in the conversation that --chat names; a stateless wake has none.`,
 	cmd.Flags().StringVar(&at, "at", "", "when, as a `time` such as 2026-03-02T08:00:00Z")
 	cmd.Flags().DurationVar(&in, "in", 0, "when, as a `duration` from now")
 	cmd.Flags().DurationVar(&expires, "expires-after", 0, "`duration` after which, from when it is due, it is no longer delivered")
-	cmd.MarkFlagsMutuallyExclusive("at", "in")
 	cmd.RunE = a.do(func(ctx context.Context, args []string) error {
 		tenant, err := a.tenant()
 		if err != nil {
@@ -54,6 +54,8 @@ goes on in the conversation that --chat names; a stateless wake has none.`,
 		switch {
 		case mode != message.WakeChat && mode != message.WakeStateless:
 			return &usageError{errcode.Field("mode", "%q must be chat or stateless", mode)}
+		case given("at") && given("in"):
+			return &usageError{errcode.Field("at", "must not be given together with --in")}
 		case given("at") && at == "":
 			return &usageError{errcode.Field("at", "is empty")}
 		}
