@@ -337,3 +337,18 @@ func TestChecksFindFaults(t *testing.T) {
 		t.Errorf("got %s", c.Key)
 	}
 }
+
+func TestValuesKeepTheirCase(t *testing.T) {
+	for doc, want := range map[string]string{
+		"":                         "",
+		"what was written":         "What was written",
+		"utf8 (default), or other": "utf8 (default), or other",
+		"pending, or done":         "pending, or done",
+		"conflict: the revision":   "conflict: the revision",
+		"too_large, other: a size": "too_large, other: a size",
+	} {
+		if got := sentence(doc, enum("utf8", "pending")); got != want {
+			t.Errorf("%q: got %q", doc, got)
+		}
+	}
+}

@@ -6,8 +6,8 @@ import (
 	"go/ast"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
-	"unicode"
 
 	"go.yaml.in/yaml/v2"
 )
@@ -98,7 +98,7 @@ func (g *generator) object(t goType) (yaml.MapSlice, error) {
 		}
 		props = append(props, yaml.MapItem{Key: f.json, Value: s})
 	}
-	out := yaml.MapSlice{{Key: "type", Value: "object"}, {Key: "description", Value: g.prose(t.doc, t, fields)}}
+	out := yaml.MapSlice{{Key: "type", Value: "object"}, {Key: "description", Value: sentence(g.prose(t.doc, t, fields), nil)}}
 	if len(required) > 0 {
 		out = append(out, yaml.MapItem{Key: "required", Value: required})
 	}
@@ -164,7 +164,26 @@ func (g *generator) field(t goType, f goField) (s yaml.MapSlice, required bool, 
 	if len(s) > 0 && s[0].Key == "$ref" {
 		s = yaml.MapSlice{{Key: "allOf", Value: []yaml.MapSlice{s}}}
 	}
-	return append(yaml.MapSlice{{Key: "description", Value: strings.ToUpper(doc[:1]) + doc[1:]}}, s...), required, nil
+	return append(yaml.MapSlice{{Key: "description", Value: sentence(doc, s)}}, s...), required, nil
+}
+
+// sentence begins with a capital, unless its first word is a value or a code
+// that must be written as it stands: utf8 (default), conflict: the revision.
+func sentence(doc string, schema yaml.MapSlice) string {
+	if doc == "" {
+		return ""
+	}
+	first, _, _ := strings.Cut(doc, " ")
+	if strings.HasSuffix(first, ":") || strings.Contains(first, "_") {
+		return doc
+	}
+	for _, item := range schema {
+		values, _ := item.Value.([]string)
+		if item.Key == "enum" && slices.Contains(values, strings.Trim(first, ",")) {
+			return doc
+		}
+	}
+	return strings.ToUpper(doc[:1]) + doc[1:]
 }
 
 // formats are what a field's comment says of a string's form.
@@ -257,8 +276,5 @@ func (g *generator) prose(doc string, t goType, fields []goField) string {
 		return ""
 	}
 	// The document's readers do not know the Go type's name.
-	doc = strings.TrimPrefix(doc, t.name+" is ")
-	r := []rune(doc)
-	r[0] = unicode.ToUpper(r[0])
-	return string(r)
+	return strings.TrimPrefix(doc, t.name+" is ")
 }
