@@ -60,14 +60,18 @@ func rounded(v float64, digits int) float64 {
 
 func printTable(out io.Writer, results []result) error {
 	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', tabwriter.AlignRight)
-	fmt.Fprintln(w, "NAME\tVALUE\tUNIT\tBASELINE\tVALUE\tRATIO\tMIDDLE HALF\t")
+	fmt.Fprintln(w, "NAME\tTOOLBUS\tUNIT\tBASELINE\tNATS\tRATIO\tMIDDLE HALF\t")
 	for _, r := range results {
 		fmt.Fprintf(w, "%s\t%.1f\t%s\t%s\t%.1f\t%.2f\t%.2f–%.2f\t\n", r.Name, r.Value, r.Unit, r.Baseline, r.BaselineValue, r.Ratio, r.low, r.high)
 	}
 	if err := w.Flush(); err != nil {
 		return err
 	}
-	fmt.Fprintln(out)
+	fmt.Fprint(out, `
+RATIO is TOOLBUS to NATS: of times (us) 2.00 is twice as slow, of throughputs (1/s) 0.50 is half as much.
+MIDDLE HALF: of all rounds' ratios a quarter lies below it, a quarter above.
+
+`)
 	w = tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
 	for _, r := range results {
 		fmt.Fprintf(w, "%s\t%s\n", r.Name, r.how)
