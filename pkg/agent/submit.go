@@ -100,7 +100,8 @@ func (c *Client) publish(ctx context.Context, m *nats.Msg) error {
 // Result asks how a submitted call ended, and waits up to wait when it has not.
 // State says whether it has; then Reply or Error is set: Error is the error
 // object of a call that could not be served. not_found is a call that was never
-// submitted, or whose result is no longer kept.
+// submitted, or whose result is no longer kept; while the agent has submitted
+// calls that have not ended, such a call is pending too.
 func (c *Client) Result(ctx context.Context, callID string, wait time.Duration) (message.ResultReply, error) {
 	if wait < 0 {
 		return message.ResultReply{}, errcode.Field("wait", "must not be negative")
