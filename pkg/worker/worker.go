@@ -116,6 +116,7 @@ func (w *Worker) Start(ctx context.Context) error {
 	announcer := startAnnouncer(ctx, nc, w.id, w.definitions(), reconnected, w.log)
 	// Leave the catalogue first, then finish what runs.
 	w.cleanup.Push("announcer", announcer.stop)
+	w.log.Info("hosting", "tools", strings.Join(w.names(), ","), "nats", nc.ConnectedUrlRedacted(), "worker", w.id)
 	return nil
 }
 
