@@ -269,6 +269,12 @@ func TestSubmitWaitsNoLongerThanAsked(t *testing.T) {
 	if r.Code != 1 || !strings.Contains(r.Stderr, "timeout: call c1 has not ended within 300ms; it goes on") {
 		t.Errorf("%+v", r)
 	}
+	// While one is under way, nobody can tell it from one that never was.
+	for _, id := range []string{"c1", "never"} {
+		if r := cli.Run(t, "result", id, "-t", "acme", "-a", "bot"); r.Code != 1 || !strings.Contains(r.Stderr, "no end of call "+id+" is known") {
+			t.Errorf("%+v", r)
+		}
+	}
 	close(end)
 	if got := cli.OK(t, "result", "c1", "--wait", "10s", "-t", "acme", "-a", "bot"); got != "done\n" {
 		t.Errorf("got %q", got)

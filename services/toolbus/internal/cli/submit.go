@@ -116,7 +116,7 @@ tool failed or that could not be served.`,
 func ending(r message.ResultReply) error {
 	switch {
 	case r.State != message.ResultDone:
-		return errcode.New(errcode.Timeout, "call %s has not ended yet", r.CallID)
+		return errcode.New(errcode.Timeout, "no end of call %s is known: it waits, runs, or was never submitted", r.CallID)
 	case len(r.Error) > 0:
 		var e *errcode.Error
 		if err := json.Unmarshal(r.Error, &e); err != nil || e == nil || e.Code == "" {
