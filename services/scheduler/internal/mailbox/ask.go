@@ -2,9 +2,9 @@ package mailbox
 
 import (
 	"context"
+	"crypto/rand"
 	"encoding/json"
 	"errors"
-	"strconv"
 	"strings"
 	"sync"
 	"time"
@@ -30,14 +30,16 @@ const (
 )
 
 // asker sends requests that may be answered several times: agents say that they
-// are at work before they say that they accept. All share one inbox.
+// are at work before they say that they accept. All share one inbox. An agent sees
+// where its own answer goes, and may be allowed to publish to every inbox: so what
+// tells one request from another cannot be guessed, or an agent could accept the
+// wakes of another tenant's.
 type asker struct {
 	nc    *nats.Conn
 	inbox string
 	sub   *nats.Subscription
 
 	mu   sync.Mutex
-	last uint64
 	open map[string]chan *nats.Msg
 }
 
@@ -80,9 +82,8 @@ func (a *asker) deliver(m *nats.Msg) {
 // nothing was heard for that long. Otherwise the error is the agent's own.
 func (a *asker) ask(ctx context.Context, to string, data []byte, silence time.Duration) (message.WakeReply, error) {
 	ch := make(chan *nats.Msg, 4)
+	token := rand.Text() // 128 random bits
 	a.mu.Lock()
-	a.last++
-	token := strconv.FormatUint(a.last, 36)
 	a.open[token] = ch
 	a.mu.Unlock()
 	defer func() {

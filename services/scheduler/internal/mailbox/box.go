@@ -263,7 +263,7 @@ func (b *box) deliver(ctx context.Context, it *item, attempt int) result {
 		return d.finish(ctx, it, "expired", func() error { return d.store.remove(ctx, it.Seq) })
 	}
 	if !it.checked {
-		done, err := d.store.accepted(ctx, w.WakeID)
+		done, err := d.store.accepted(ctx, b.ref, w.WakeID)
 		switch {
 		case err != nil:
 			return result{what: unknown, pause: lookAgain}

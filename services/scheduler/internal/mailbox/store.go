@@ -6,6 +6,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"strings"
 	"time"
 
 	"github.com/nats-io/nats.go"
@@ -66,11 +67,12 @@ func Open(ctx context.Context, js jetstream.JetStream, replicas int, b *jobs.Buc
 
 // Put puts a wake into its agent's mailbox. One that is there already, or that
 // the agent has accepted within a day, is left out: putting it again has no
-// effect.
+// effect. A wake's id is the agent's own: what another agent's wakes are called
+// makes no difference, so whoever may choose an id reaches his own wakes only.
 func (s *Store) Put(ctx context.Context, tenant, agent string, w message.Wake) error {
 	ctx, cancel := context.WithTimeout(ctx, ioTimeout)
 	defer cancel()
-	if done, err := s.accepted(ctx, w.WakeID); err != nil || done {
+	if done, err := s.accepted(ctx, Ref{tenant, agent}, w.WakeID); err != nil || done {
 		return err
 	}
 	data, err := message.Marshal(w)
@@ -79,23 +81,33 @@ func (s *Store) Put(ctx context.Context, tenant, agent string, w message.Wake) e
 	}
 	m := nats.NewMsg(subject.Mailbox(tenant, agent))
 	m.Data = data
-	if _, err := s.js.PublishMsg(ctx, m, jetstream.WithMsgID(w.WakeID), jetstream.WithRetryAttempts(1)); err != nil {
+	if _, err := s.js.PublishMsg(ctx, m, jetstream.WithMsgID(ownID(Ref{tenant, agent}, w.WakeID)), jetstream.WithRetryAttempts(1)); err != nil {
 		return jet.PublishError(err)
 	}
 	return nil
 }
 
-func acceptedKey(wakeID string) string { return "_accepted." + subject.Escape(wakeID) }
+// ownID is a wake's id, which begins with its agent's name as the scheduler makes
+// them; any other is made to.
+func ownID(r Ref, wakeID string) string {
+	own := r.Tenant + "." + r.Agent + "."
+	if strings.HasPrefix(wakeID, own) {
+		return wakeID
+	}
+	return own + wakeID
+}
 
-func (s *Store) accepted(ctx context.Context, wakeID string) (bool, error) {
-	it, err := s.bucket.Get(ctx, acceptedKey(wakeID))
+func acceptedKey(r Ref, wakeID string) string { return "_accepted." + subject.Escape(ownID(r, wakeID)) }
+
+func (s *Store) accepted(ctx context.Context, r Ref, wakeID string) (bool, error) {
+	it, err := s.bucket.Get(ctx, acceptedKey(r, wakeID))
 	return it.Seq != 0, err
 }
 
 // accept remembers a wake as accepted, then takes it off the mailbox. When only
 // the first succeeds, whoever comes to the wake next does the rest.
 func (s *Store) accept(ctx context.Context, w Stored) error {
-	if err := s.bucket.Set(ctx, acceptedKey(w.Wake.WakeID), nil, acceptedTTL); err != nil {
+	if err := s.bucket.Set(ctx, acceptedKey(Ref{w.Tenant, w.Agent}, w.Wake.WakeID), nil, acceptedTTL); err != nil {
 		return err
 	}
 	return s.remove(ctx, w.Seq)
@@ -129,7 +141,7 @@ func (s *Store) bury(ctx context.Context, w Stored) error {
 	m.Header.Set(jetstream.MsgTTLHeader, deadTTL.String())
 	put, cancel := context.WithTimeout(ctx, ioTimeout)
 	defer cancel()
-	if _, err := s.js.PublishMsg(put, m, jetstream.WithMsgID("dead."+w.Wake.WakeID), jetstream.WithRetryAttempts(1)); err != nil {
+	if _, err := s.js.PublishMsg(put, m, jetstream.WithMsgID("dead."+ownID(Ref{w.Tenant, w.Agent}, w.Wake.WakeID)), jetstream.WithRetryAttempts(1)); err != nil {
 		return jet.PublishError(err)
 	}
 	return s.remove(ctx, w.Seq)
