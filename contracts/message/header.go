@@ -10,7 +10,8 @@ const (
 	HeaderTrace = "traceparent"
 
 	// HeaderBeats with value "1" on a call asks for beats on the call's
-	// progress subject: one at once and one every second while it runs.
+	// progress subject: one at once and one every second while it runs. On a
+	// job's run the call id stands in HeaderCallID.
 	HeaderBeats = "Toolbus-Beats"
 
 	// HeaderFirstBeat beside HeaderBeats lets the worker take its time, in
@@ -23,7 +24,7 @@ const (
 	HeaderBlob = "Toolbus-Blob"
 
 	// HeaderCallID repeats the call id of a call whose body is a Blob, so that
-	// beats can begin before the body is there.
+	// beats can begin before the body is there; on a job's run it is where beats go.
 	HeaderCallID = "Toolbus-Call-Id"
 
 	// HeaderChunk numbers a blob's or upload's chunks, from 0.

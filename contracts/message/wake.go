@@ -54,14 +54,16 @@ const (
 	ActionWakeStateless = "wakeStateless"
 )
 
-// JobRequest asks a worker for one run of a tool's background check.
+// JobRequest asks a worker for one run of a tool's background check. With
+// HeaderBeats the worker beats while it runs, on the progress subject of the call
+// id that HeaderCallID names.
 type JobRequest struct {
 	TickID      string `json:"tickId"`
 	JobID       string `json:"jobId"`
 	JobTypeID   string `json:"jobTypeId"`
 	ScheduledAt string `json:"scheduledAt"` // RFC 3339
 	Attempt     int    `json:"attempt"`
-	TimeoutMs   int64  `json:"timeoutMs,omitempty"` // how long the scheduler waits for the reply
+	TimeoutMs   int64  `json:"timeoutMs,omitempty"` // how long the run may take; the tool's own limit may be shorter
 }
 
 // JobReply is the outcome of one run. The store writes have not happened yet:

@@ -282,3 +282,55 @@ func onePerSlotOfEach(t *testing.T, wakes []message.Wake) {
 		seen[w.WakeID] = true
 	}
 }
+
+// A worker that vanishes in the middle of a run is found by its missing beats, long
+// before the run's time is over, and the slot is tried again. One that knows
+// nothing of beats is waited for.
+func TestVanishedWorker(t *testing.T) {
+	t.Parallel()
+	s := newSystem(t)
+	startState(t, s.ns)
+	startScheduler(t, s.ns)
+	release := make(chan struct{})
+	_, err := s.nc.Subscribe(subject.WorkerJob("*", "*", "Mail"), func(m *nats.Msg) {
+		var req message.JobRequest
+		if err := json.Unmarshal(m.Data, &req); err != nil {
+			t.Error(err)
+		}
+		who, err := subject.ParseAgent(m.Subject)
+		if err != nil {
+			t.Error(err)
+		}
+		switch {
+		case req.JobID == "silent":
+			go func() { <-release; _ = m.Respond([]byte(`{"action":"none"}`)) }()
+		case req.Attempt == 1: // beats once, and is gone
+			_ = s.nc.Publish(subject.AgentProgress(who.Tenant, who.Agent, m.Header.Get(message.HeaderCallID)), []byte(`{"beat":true}`))
+		default:
+			_ = m.Respond([]byte(`{"action":"none"}`))
+		}
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.apply(withJobs(job("killed", "Mail", "0 0 1 1 *"), job("silent", "Mail", "0 0 1 1 *")))
+	began := time.Now()
+	for _, id := range []string{"killed", "silent"} {
+		must[message.SchedulerTriggered](s, "trigger", message.SchedulerEntryRef{AgentID: "support", EntryID: id})
+	}
+	eventually(t, "the second try", func() bool { return len(s.history("support", "killed")) == 1 })
+	if h := s.history("support", "killed")[0]; h.Outcome != message.SlotRan || h.Attempt != 2 {
+		t.Errorf("%+v", h)
+	}
+	if d := time.Since(began); d > 20*time.Second { // a run may take a minute
+		t.Errorf("the vanished worker was found after %s", d)
+	}
+	if h := s.history("support", "silent"); len(h) != 0 {
+		t.Errorf("a worker that does not beat: %+v", h)
+	}
+	close(release)
+	eventually(t, "the silent worker's answer", func() bool { return len(s.history("support", "silent")) == 1 })
+	if h := s.history("support", "silent")[0]; h.Outcome != message.SlotRan || h.Attempt != 1 {
+		t.Errorf("%+v", h)
+	}
+}

@@ -285,3 +285,69 @@ func TestReadAtGivesAPartOfAFile(t *testing.T) {
 		}
 	}
 }
+
+// A run that takes longer than whoever asked allows ends then: another may begin.
+func TestAJobEndsWhenItsAskerGivesUp(t *testing.T) {
+	s := start(t)
+	ended := make(chan error, 1)
+	s.worker(nil, watcher("slow", []tool.Option{job("look", func(ctx context.Context, _ *tool.JobCall) (tool.JobResult, error) {
+		<-ctx.Done()
+		ended <- ctx.Err()
+		return tool.JobResult{}, ctx.Err()
+	})}))
+	s.apply("acme", `{"agentId":"bot","tools":{"slow":{}}}`)
+	req := tick("look")
+	req.TimeoutMs = 200
+	if _, err := s.runJob("acme", "slow", req); !errors.Is(err, errcode.Timeout) || !strings.Contains(err.Error(), "200ms") {
+		t.Errorf("error %v", err)
+	}
+	if err := <-ended; !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("the check ended with %v", err)
+	}
+	req.TimeoutMs = -1
+	if _, err := s.runJob("acme", "slow", req); !errors.Is(err, errcode.InvalidRequest) {
+		t.Errorf("error %v", err)
+	}
+}
+
+// While a job runs its worker beats, for whoever asks for it, and not after.
+func TestAJobBeatsWhileItRuns(t *testing.T) {
+	s := start(t)
+	release := make(chan struct{})
+	s.worker(nil, watcher("slow", []tool.Option{job("look", func(context.Context, *tool.JobCall) (tool.JobResult, error) {
+		<-release
+		return tool.NoAction(), nil
+	})}))
+	s.apply("acme", `{"agentId":"bot","tools":{"slow":{}}}`)
+	beats, err := s.nc.SubscribeSync(subject.AgentProgress("acme", "bot", "run-1"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	replies, err := s.nc.SubscribeSync("replies")
+	if err != nil {
+		t.Fatal(err)
+	}
+	m, err := bus.NewMsg(subject.WorkerJob("acme", "bot", "slow"), tick("look"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	m.Reply = "replies"
+	m.Header.Set(message.HeaderBeats, "1")
+	m.Header.Set(message.HeaderCallID, "run-1")
+	if err := s.nc.PublishMsg(m); err != nil {
+		t.Fatal(err)
+	}
+	for range 2 {
+		b, err := beats.NextMsg(10 * time.Second)
+		if err != nil || string(b.Data) != `{"beat":true}` {
+			t.Fatalf("beat %v, %v", b, err)
+		}
+	}
+	close(release)
+	if _, err := replies.NextMsg(10 * time.Second); err != nil {
+		t.Fatal(err)
+	}
+	if n, _, err := beats.Pending(); err != nil || n != 0 {
+		t.Errorf("%d beats after the reply, %v", n, err)
+	}
+}

@@ -20,6 +20,7 @@ import (
 const (
 	jobTries     = 6               // of one slot
 	storeTimeout = 8 * time.Second // of one request to the state service, with its retries
+	answerGrace  = time.Second     // beyond the time that a run may take
 )
 
 // job runs a tool's check and carries out what it decides.
@@ -76,13 +77,29 @@ func modeOf(action, configured string) string {
 
 // check asks a worker for one run.
 func (r *Runner) check(ctx context.Context, n *run) (message.JobReply, error) {
-	ctx, cancel := context.WithTimeout(ctx, r.opts.JobTimeout)
-	defer cancel()
 	var reply message.JobReply
-	err := bus.Request(ctx, r.nc, subject.WorkerJob(n.e.Tenant, n.e.Agent, n.e.Tool), message.JobRequest{
+	// A worker that ends a run for its length says so itself, a little later.
+	ctx, cancel := context.WithTimeout(ctx, r.opts.JobTimeout+answerGrace)
+	defer cancel()
+	msg, err := bus.NewMsg(subject.WorkerJob(n.e.Tenant, n.e.Agent, n.e.Tool), message.JobRequest{
 		TickID: n.tickID, JobID: n.e.ID, JobTypeID: n.e.JobType, ScheduledAt: stamp(n.slot), Attempt: n.claim.Attempt,
 		TimeoutMs: r.opts.JobTimeout.Milliseconds(),
-	}, &reply)
+	})
+	if err != nil {
+		return reply, err
+	}
+	ctx, stop, err := r.hearBeats(ctx, n, msg)
+	if err != nil {
+		return reply, err
+	}
+	defer stop()
+	m, err := bus.RequestMsg(ctx, r.nc, msg)
+	switch {
+	case err == nil:
+		err = bus.DecodeReply(m.Data, &reply)
+	case errors.Is(context.Cause(ctx), errcode.WorkerLost):
+		err = context.Cause(ctx)
+	}
 	return reply, err
 }
 
