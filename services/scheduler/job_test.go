@@ -334,3 +334,44 @@ func TestVanishedWorker(t *testing.T) {
 		t.Errorf("%+v", h)
 	}
 }
+
+// However many of an agent's jobs hang, schedules are on time, and so are jobs of
+// other agents, also of the same tool.
+func TestHangingJobsHoldUpNobody(t *testing.T) {
+	t.Parallel()
+	s := newSystem(t)
+	startState(t, s.ns)
+	startScheduler(t, s.ns, func(c *scheduler.Config) { c.Parallel = 8 })
+	s.work("Mail", func(r message.JobRequest) (message.JobReply, error) {
+		if r.JobID != "quick" {
+			<-t.Context().Done()
+		}
+		return message.JobReply{Action: message.ActionNone}, nil
+	})
+	var hang []message.ToolJob
+	for i := range 40 {
+		hang = append(hang, job(fmt.Sprint("hangs-", i), "Mail", "@every 1s"))
+	}
+	s.apply(withJobs(hang...))
+	eventually(t, "they have begun", func() bool {
+		_, err := call[message.SchedulerTriggered](s, "trigger", message.SchedulerEntryRef{AgentID: "support", EntryID: "hangs-0"})
+		return err != nil // it runs, or a trigger waits
+	})
+	quick := withJobs(job("quick", "Mail", "@every 1s"))
+	quick.AgentID, quick.Scheduler = "sales", []message.ScheduleEntry{schedule("often", "@every 1s", "x")}
+	s.apply(quick)
+	began := time.Now()
+	eventually(t, "another agent's", func() bool {
+		return len(s.history("sales", "quick")) >= 3 && len(s.history("sales", "often")) >= 3
+	})
+	if d := time.Since(began); d > 15*time.Second {
+		t.Errorf("three slots took %s", d)
+	}
+	for _, id := range []string{"quick", "often"} {
+		for _, h := range s.history("sales", id) {
+			if h.Outcome != message.SlotRan {
+				t.Errorf("%s: %+v", id, h)
+			}
+		}
+	}
+}

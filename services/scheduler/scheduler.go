@@ -41,8 +41,8 @@ type Config struct {
 	Bus      bus.Config
 	Replicas int // of the streams: 1, or 3 or 5 in a cluster
 
-	Parallel    int           // ticks acted on at once
-	CatchUp     int           // of them, such as make up for missed times
+	Parallel    int           // ticks acted on at once; and checks of one tool
+	CatchUp     int           // of schedules, and of jobs, that make up for missed times at once
 	JobTimeout  time.Duration // of one run of a tool's check
 	MissedAfter time.Duration // how late a run may begin before its time counts as missed
 	TickWait    time.Duration // how long a replica may be silent before its ticks go to another
@@ -66,8 +66,8 @@ func (c *Config) RegisterFlags(f *flag.FlagSet) {
 	d := DefaultConfig()
 	c.Bus.RegisterFlags(f)
 	f.IntVar(&c.Replicas, "replicas", d.Replicas, "JetStream `replicas` of the streams: 1, or 3 or 5 in a cluster")
-	f.IntVar(&c.Parallel, "parallel", d.Parallel, "largest `number` of schedules and jobs that run at once")
-	f.IntVar(&c.CatchUp, "catch-up", d.CatchUp, "largest `number` of them that make up for missed times")
+	f.IntVar(&c.Parallel, "parallel", d.Parallel, "largest `number` of schedules that run at once, and of jobs of one tool; one agent's jobs take a quarter at most")
+	f.IntVar(&c.CatchUp, "catch-up", d.CatchUp, "largest `number` of schedules, and of jobs, that make up for missed times at once")
 	f.DurationVar(&c.JobTimeout, "job-timeout", d.JobTimeout, "how long one run of a tool's check may take")
 	f.DurationVar(&c.MissedAfter, "missed-after", d.MissedAfter, "how late a run may begin before its time counts as missed")
 	f.DurationVar(&c.TickWait, "tick-wait", d.TickWait, "how long a replica may be silent before another takes its runs over")
@@ -188,6 +188,7 @@ func (s *Service) start(ctx context.Context) (*nats.Conn, error) {
 	}
 	runner := ticks.New(nc, cfgs, bucket, planner, mail, ticks.Options{
 		Wait: s.cfg.TickWait, JobTimeout: s.cfg.JobTimeout, Grace: s.cfg.MissedAfter, CatchUp: s.cfg.CatchUp,
+		Checks: s.cfg.Parallel,
 	}, s.log, ticks.NewMetrics(s.reg))
 
 	base := context.WithoutCancel(ctx)
@@ -260,7 +261,7 @@ func (s *Service) consume(base context.Context, tm *timers.Stream, runner *ticks
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		tm.Consume(taking, s.cfg.Parallel, func(m jetstream.Msg) { runner.Handle(acting, m) })
+		tm.Consume(taking, s.cfg.Parallel, func(m jetstream.Msg, yield func()) { runner.Handle(acting, m, yield) })
 	}()
 	s.cleanup.Push("ticks", func(ctx context.Context) error {
 		stopTaking()

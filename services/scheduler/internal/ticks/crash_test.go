@@ -65,13 +65,13 @@ func startReplica(t *testing.T, ns *natstest.Server, at func(step, entry string)
 	if err := cfgs.Watch(rec.Changed); err != nil {
 		t.Fatal(err)
 	}
-	r := New(nc, cfgs, bucket, planner, mail, Options{Wait: wait, JobTimeout: 5 * time.Second, Grace: time.Minute, CatchUp: 4},
+	r := New(nc, cfgs, bucket, planner, mail, Options{Wait: wait, JobTimeout: 5 * time.Second, Grace: time.Minute, CatchUp: 4, Checks: 16},
 		telemetry.Discard(), NewMetrics(prometheus.NewRegistry()))
 	r.at = at
 	ctx, cancel := context.WithCancel(context.Background())
 	var wg sync.WaitGroup
 	wg.Go(func() { rec.Run(ctx) })
-	wg.Go(func() { tm.Consume(ctx, 16, func(m jetstream.Msg) { r.Handle(ctx, m) }) })
+	wg.Go(func() { tm.Consume(ctx, 16, func(m jetstream.Msg, yield func()) { r.Handle(ctx, m, yield) }) })
 	t.Cleanup(func() { cancel(); wg.Wait() })
 	return replica{bucket, mail}
 }

@@ -52,7 +52,8 @@ type Options struct {
 	Wait       time.Duration // after which a tick whose taker is silent goes to another
 	JobTimeout time.Duration // of one run of a tool's check
 	Grace      time.Duration // by which a slot may be late and is not missed
-	CatchUp    int           // missed slots made up for at once
+	CatchUp    int           // missed slots made up for at once: of schedules, and of jobs
+	Checks     int           // checks of one tool that run at once
 }
 
 // Runner acts on ticks. It is safe for concurrent use.
@@ -65,14 +66,22 @@ type Runner struct {
 	opts    Options
 	log     telemetry.Logger
 	metrics Metrics
-	overdue chan struct{}
+	overdue map[string]*lane // missed slots being made up for, by kind of entry
+	checks  *lanes
 
 	at func(step, entry string) // tests end a run at a step; nil otherwise
 }
 
 // New makes a Runner.
 func New(nc *nats.Conn, c *configs.Configs, j *jobs.Bucket, p *plan.Planner, mail Mailboxes, opts Options, log telemetry.Logger, m Metrics) *Runner {
-	return &Runner{nc: nc, configs: c, jobs: j, planner: p, mail: mail, opts: opts, log: log, metrics: m, overdue: make(chan struct{}, opts.CatchUp)}
+	return &Runner{
+		nc: nc, configs: c, jobs: j, planner: p, mail: mail, opts: opts, log: log, metrics: m,
+		overdue: map[string]*lane{
+			entry.KindSchedule: newLane(opts.CatchUp, share(opts.CatchUp), 0),
+			entry.KindToolJob:  newLane(opts.CatchUp, share(opts.CatchUp), 0),
+		},
+		checks: newLanes(opts.Checks),
+	}
 }
 
 // step tells tests where a run is.
@@ -92,11 +101,15 @@ func (l *later) Error() string { return fmt.Sprintf("again in %s: %v", l.in, l.w
 
 const (
 	troublePause = time.Second            // before a tick that met trouble of ours comes again
+	fullPause    = time.Second            // before a tick that found no room comes again, and up to twice that later
+	lanePatience = 5 * time.Second        // of a check that waits for others of its tool
 	runningPause = 300 * time.Millisecond // before a tick that met a run of the same job comes again
 )
 
-// Handle acts on one tick and acknowledges it, or lets it come again.
-func (r *Runner) Handle(ctx context.Context, msg jetstream.Msg) {
+// Handle acts on one tick and acknowledges it, or lets it come again. It calls
+// yield before it waits for others than the scheduler's own, workers above all:
+// however many of them hang, other ticks are acted on.
+func (r *Runner) Handle(ctx context.Context, msg jetstream.Msg, yield func()) {
 	beating, stop := context.WithCancel(context.WithoutCancel(ctx))
 	defer stop()
 	go r.beat(beating, msg)
@@ -118,7 +131,7 @@ func (r *Runner) Handle(ctx context.Context, msg jetstream.Msg) {
 	if body.Cause == timers.CauseWake {
 		err = r.wake(ctx, parts, body)
 	} else {
-		err = r.tick(ctx, parts, body)
+		err = r.tick(ctx, parts, body, yield)
 	}
 	stop()
 	var l *later
@@ -164,9 +177,9 @@ func (r *Runner) wake(ctx context.Context, p subject.TickParts, body timers.Body
 }
 
 // tick acts on the tick of an entry; nil means that it is done with.
-func (r *Runner) tick(ctx context.Context, p subject.TickParts, body timers.Body) error {
+func (r *Runner) tick(ctx context.Context, p subject.TickParts, body timers.Body, yield func()) error {
 	for try := 1; ; try++ {
-		err := r.try(ctx, p, body)
+		err := r.try(ctx, p, body, yield)
 		if !errors.Is(err, errChanged) {
 			return err
 		}
@@ -181,7 +194,7 @@ var errChanged = errors.New("the entry has changed meanwhile")
 
 const changeTries = 5
 
-func (r *Runner) try(ctx context.Context, p subject.TickParts, body timers.Body) error {
+func (r *Runner) try(ctx context.Context, p subject.TickParts, body timers.Body, yield func()) error {
 	e, rec, ok, err := r.current(ctx, p)
 	if err != nil {
 		return err
@@ -193,13 +206,21 @@ func (r *Runner) try(ctx context.Context, p subject.TickParts, body timers.Body)
 	if err != nil {
 		return err
 	}
+	ref := configs.Ref{Tenant: e.Tenant, Agent: e.Agent}
 	if r.missed(e, body, time.Now()) {
-		select {
-		case r.overdue <- struct{}{}:
-			defer func() { <-r.overdue }()
-		default:
-			return &later{in: time.Second + rand.N(2*time.Second), why: errors.New("too many are made up for at once")}
+		overdue := r.overdue[e.Kind]
+		if !overdue.enter(ctx, ref, 0) {
+			return &later{in: fullPause + rand.N(2*fullPause), why: errors.New("too many are made up for at once")}
 		}
+		defer overdue.leave(ref)
+	}
+	if e.Kind == entry.KindToolJob {
+		yield()
+		leave, ok := r.checks.enter(ctx, e.Tool, ref, lanePatience)
+		if !ok {
+			return &later{in: fullPause + rand.N(2*fullPause), why: errors.New("too many checks of this tool run")}
+		}
+		defer leave()
 	}
 	run, err := r.begin(ctx, e, p, body, finished)
 	if err != nil {

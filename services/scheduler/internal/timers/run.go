@@ -2,6 +2,7 @@ package timers
 
 import (
 	"context"
+	"sync"
 	"time"
 
 	"github.com/nats-io/nats.go/jetstream"
@@ -14,15 +15,14 @@ const (
 )
 
 // Consume calls handle for each tick, with at most parallel under way: one is
-// taken from the stream only when there is a free slot for it. It returns after
-// ctx has ended and the last handle has returned. handle acknowledges.
-func (s *Stream) Consume(ctx context.Context, parallel int, handle func(jetstream.Msg)) {
+// taken from the stream only when there is a free slot for it. A handle that is
+// going to wait calls yield, which frees its slot; it may do so twice. Consume
+// returns after ctx has ended and the last handle has returned. handle
+// acknowledges.
+func (s *Stream) Consume(ctx context.Context, parallel int, handle func(m jetstream.Msg, yield func())) {
 	slots := make(chan struct{}, parallel)
-	defer func() {
-		for range parallel { // all are free
-			slots <- struct{}{}
-		}
-	}()
+	var handles sync.WaitGroup
+	defer handles.Wait()
 	var cons jetstream.Consumer
 	for ctx.Err() == nil {
 		if cons == nil {
@@ -49,10 +49,11 @@ func (s *Stream) Consume(ctx context.Context, parallel int, handle func(jetstrea
 		}
 		ok := s.pull(ctx, cons, free, func(m jetstream.Msg) {
 			free--
-			go func() {
-				defer func() { <-slots }()
-				handle(m)
-			}()
+			handles.Go(func() {
+				yield := sync.OnceFunc(func() { <-slots })
+				defer yield()
+				handle(m, yield)
+			})
 		})
 		for range free {
 			<-slots
