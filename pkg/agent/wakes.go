@@ -22,10 +22,10 @@ import (
 type Wake = message.Wake
 
 // WakeHandler deals with one wake. Returning nil accepts it, which takes it off
-// the agent's mailbox; Busy has it come again later. Any other error, and a
-// panic, are a failed delivery: the wake comes again, after growing pauses, and
-// is given up after too many of them. ctx ends when Stop runs out of time; what
-// fails then is not counted.
+// the agent's mailbox; Busy has it come again later, as often as it is returned;
+// any other error, and a panic, are failures: the wake comes again after growing
+// pauses, and is given up after too many (it is kept among the dead). ctx ends
+// when Stop runs out of time; an error after that is no failure.
 type WakeHandler func(ctx context.Context, w *Wake) error
 
 // Busy is what a WakeHandler returns when it has no time now: the wake comes
@@ -228,7 +228,17 @@ func (w *Wakes) receive(m *nats.Msg) {
 
 func (w *Wakes) refuse(m *nats.Msg, err error) {
 	w.report(&Wake{}, err)
-	w.replyError(m.Reply, err)
+	w.fail(m.Reply, err)
+}
+
+// fail says that a wake was not dealt with because of an error.
+func (w *Wakes) fail(to string, err error) {
+	if to == "" {
+		return
+	}
+	if r, err := bus.ReplyMsg(to, nil, err); err == nil {
+		_ = w.c.nc.PublishMsg(r) // unheard, the wake comes again
+	}
 }
 
 // handle deals with one wake and answers everybody who asked.
@@ -265,34 +275,39 @@ func (w *Wakes) run(ctx context.Context, wake *Wake) error {
 }
 
 func (w *Wakes) end(wake *Wake, r *receipt, err error) {
-	out := message.WakeReply{Accepted: err == nil}
-	var busy *busyError
-	if errors.As(err, &busy) {
-		out.RetryAfter = max(busy.after, 0).String()
-	}
 	if err != nil {
 		w.report(wake, err)
 	}
+	answer := w.answer(err)
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.waiting--
 	if r.accepted {
 		return
 	}
-	// Only Busy, and a stop that ran out of time, may be said without end: a
-	// wake that cannot be handled would come for ever, and hold up its chat.
-	failed := err != nil && busy == nil && w.base.Err() == nil
 	for _, to := range r.replies {
-		if failed {
-			w.replyError(to, errcode.New(errcode.Internal, "%s", firstLine(err)))
-		} else {
-			w.reply(to, out)
-		}
+		answer(to)
 	}
 	r.replies = nil
 	if r.accepted = err == nil; !r.accepted {
 		w.known.drop(wake.WakeID) // it is new when it comes again
 	}
+}
+
+// answer is what the scheduler hears of a handler's end.
+func (w *Wakes) answer(err error) func(to string) {
+	var busy *busyError
+	switch {
+	case err == nil:
+		return func(to string) { w.reply(to, message.WakeReply{Accepted: true}) }
+	case errors.As(err, &busy):
+		return func(to string) { w.reply(to, message.WakeReply{RetryAfter: max(busy.after, 0).String()}) }
+	case w.base.Err() != nil: // it was cut off
+		return func(to string) { w.reply(to, message.WakeReply{RetryAfter: leaving.String()}) }
+	}
+	text, _, _ := strings.Cut(err.Error(), "\n") // a panic's stack goes to OnWakeError only
+	failed := errcode.New(errcode.Internal, "%.200s", text)
+	return func(to string) { w.fail(to, failed) }
 }
 
 // interims tell everybody who asked for a wake that it is being handled.
@@ -328,18 +343,6 @@ func (w *Wakes) reply(to string, r message.WakeReply) {
 	if b, err := json.Marshal(r); err == nil {
 		_ = w.c.nc.Publish(to, b) // unheard, the wake comes again
 	}
-}
-
-func (w *Wakes) replyError(to string, err error) {
-	if r, rerr := bus.ReplyMsg(to, nil, err); rerr == nil && to != "" {
-		_ = w.c.nc.PublishMsg(r)
-	}
-}
-
-// firstLine leaves out the stack of a panic, which is nobody else's.
-func firstLine(err error) string {
-	text, _, _ := strings.Cut(err.Error(), "\n")
-	return text
 }
 
 func (w *Wakes) report(wake *Wake, err error) {

@@ -85,11 +85,8 @@ func (a asked) want(answers ...string) {
 
 const (
 	yes  = `{"accepted":true}`
-	no   = `{"accepted":false}`
 	busy = `{"accepted":false,"retryAfter":`
 	work = `{"accepted":false,"inProgress":true}`
-
-	failure = "internal: "
 )
 
 func newClient(t *testing.T, nc *nats.Conn, name string) *Client {
@@ -160,7 +157,8 @@ func TestTheHandlerDecides(t *testing.T) {
 	}))
 	listening(t, nc)
 	for id, want := range map[string]string{
-		"ok": yes, "busy": busy + `"1m30s"}`, "wrapped": busy + `"1s"}`, "fails": failure + "no model", "panics": failure + "the handler panicked: ouch", "exits": failure + "the handler ended without an answer",
+		"ok": yes, "busy": busy + `"1m30s"}`, "wrapped": busy + `"1s"}`, "fails": "internal: no model",
+		"panics": "internal: the handler panicked: ouch", "exits": "internal: the handler ended without an answer",
 	} {
 		for range 2 { // what was not accepted is handled again
 			if got := s.wake("bot", id).next(); got != want {
@@ -200,8 +198,8 @@ func TestRepeatsAreHandledOnce(t *testing.T) {
 	second := s.wake("bot", "w1")
 	second.want(work)
 	release <- errors.New("not now")
-	first.want(failure + "not now")
-	second.want(failure + "not now")
+	first.want("internal: not now")
+	second.want("internal: not now")
 
 	third := s.wake("bot", "w1") // comes again, and is new
 	<-began
@@ -374,7 +372,7 @@ func TestStopHasADeadline(t *testing.T) {
 	if err := w.Stop(ctx); err != nil {
 		t.Error(err)
 	}
-	a.want(no)
+	a.want(busy + `"100ms"}`) // the handler was cut off: no failure of its own
 }
 
 func TestStopOnAClosedConnection(t *testing.T) {

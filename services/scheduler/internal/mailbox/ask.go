@@ -20,6 +20,7 @@ import (
 var (
 	errAbsent = errors.New("nobody listens")
 	errSilent = errors.New("no answer")
+	errAway   = errors.New("NATS was away")
 )
 
 // A request that met nobody is sent again before that is believed, as
@@ -79,7 +80,8 @@ func (a *asker) deliver(m *nats.Msg) {
 }
 
 // ask returns the agent's final answer. errAbsent: nobody listens. errSilent:
-// nothing was heard for that long. Otherwise the error is the agent's own.
+// nothing was heard for that long. errAway: the same, but it may be that nothing
+// could be heard. Otherwise the error is the agent's own.
 func (a *asker) ask(ctx context.Context, to string, data []byte, silence time.Duration) (message.WakeReply, error) {
 	ch := make(chan *nats.Msg, 4)
 	token := rand.Text() // 128 random bits
@@ -91,13 +93,17 @@ func (a *asker) ask(ctx context.Context, to string, data []byte, silence time.Du
 		delete(a.open, token)
 		a.mu.Unlock()
 	}()
+	connected := a.nc.Stats().Reconnects
 	quiet := time.NewTimer(silence)
 	defer quiet.Stop()
 	for try := 1; ; try++ {
 		if err := a.nc.PublishRequest(to, a.inbox+"."+token, data); err != nil {
-			return message.WakeReply{}, errcode.Wrap(errcode.Unavailable, err, "%v", err)
+			return message.WakeReply{}, errors.Join(errAway, err)
 		}
 		r, err := a.wait(ctx, ch, quiet, silence)
+		if errors.Is(err, errSilent) && (!a.nc.IsConnected() || a.nc.Stats().Reconnects != connected) {
+			err = errAway
+		}
 		if !errors.Is(err, errAbsent) || try == absentTries {
 			return r, err
 		}

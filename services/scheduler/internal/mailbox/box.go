@@ -4,26 +4,31 @@ import (
 	"context"
 	"errors"
 	"math/rand/v2"
-	"strconv"
 	"sync/atomic"
 	"time"
 
+	"github.com/toolbus/toolbus/contracts/errcode"
 	"github.com/toolbus/toolbus/contracts/message"
 	"github.com/toolbus/toolbus/contracts/subject"
 )
 
 const (
-	ahead       = 64                     // wakes of a mailbox held in memory
-	atOnce      = 8                      // wakes of an agent that are out at a time
-	busyPause   = 2 * time.Second        // after a refusal that names no time
+	ahead       = 64                     // wakes of a mailbox known before others are looked for
+	probe       = 2                      // the same while the agent may be absent
+	mostKnown   = 100_000                // wakes of a mailbox known at a time
+	atOnce      = 64                     // wakes of an agent that are out at a time
+	scanAfter   = 100 * time.Millisecond // that nothing could be sent
+	busyPause   = 2 * time.Second        // after a refusal that names no sensible time
 	leastPause  = 50 * time.Millisecond  // before the same wake goes out again
 	longPause   = 5 * time.Minute        // the longest that an agent may ask for
 	lookAgain   = 250 * time.Millisecond // for what a follower of the stream did not know yet
+	missTries   = 4                      // before a wake that is not found is believed to be gone
 	lastAnswers = 500 * time.Millisecond // for answers under way when delivery ends
 )
 
 // box delivers one agent's wakes in order: at most one of a chat is out at a
-// time. All its fields belong to run, but for those that say otherwise.
+// time, and no chat waits for another. All its fields belong to run, but for those
+// that say otherwise.
 type box struct {
 	d    *Delivery
 	ref  Ref
@@ -32,23 +37,15 @@ type box struct {
 	kick  chan struct{} // something may have come; anybody may send
 	ready atomic.Uint64 // how often the agent has said that it listens
 
-	queue  []*item // waiting or out, in order
-	next   uint64  // where to read on
-	more   bool    // there may be more to read
-	out    int
-	parked bool
-	seen   uint64         // ready when the mailbox was parked
-	tries  map[uint64]int // how often wakes have failed, by sequence
-	again  bool           // look again soon: what rang was not there yet
-}
-
-type item struct {
-	Stored
-	chat    string // "" stands for itself: wakes without a chat are one chat
-	alone   bool   // stateless: independent of all others
-	out     bool
-	checked bool      // not accepted before
-	after   time.Time // not before
+	lines   *lines
+	next    uint64    // where to read on
+	more    bool      // there may be more to read
+	again   bool      // look again soon: what rang was not there yet
+	probing bool      // nobody knows whether the agent is there
+	starved time.Time // since when nothing could be sent though there may be more; zero: not so
+	out     int
+	parked  bool
+	seen    uint64 // ready when the mailbox was parked
 }
 
 // result is how a delivery ended.
@@ -62,16 +59,14 @@ type result struct {
 type outcome int
 
 const (
-	gone    outcome = iota // off the mailbox
-	busy                   // later
-	failed                 // later, not for ever
-	absent                 // when the agent is there
-	unknown                // delivery ends, or JetStream is away: later
+	gone   outcome = iota // off the mailbox
+	waits                 // later: the agent is busy or has failed, or JetStream is away, or delivery ends
+	absent                // when the agent is there
 )
 
 func newBox(d *Delivery, ref Ref) *box {
 	return &box{d: d, ref: ref, subj: subject.Mailbox(ref.Tenant, ref.Agent),
-		kick: make(chan struct{}, 1), more: true, tries: map[uint64]int{}}
+		kick: make(chan struct{}, 1), more: true, probing: true, lines: newLines()}
 }
 
 // ring makes the box look for wakes.
@@ -101,8 +96,8 @@ func (b *box) run(ctx context.Context, retire func() bool) {
 		wait := time.Hour
 		if ctx.Err() == nil && !b.parked {
 			b.fill(ctx)
-			wait = b.send(asks, results)
-			if b.more || b.again {
+			wait = min(b.send(asks, results), b.scan())
+			if b.again {
 				wait = min(wait, lookAgain)
 			}
 		}
@@ -110,7 +105,7 @@ func (b *box) run(ctx context.Context, retire func() bool) {
 		case b.out > 0:
 		case ctx.Err() != nil:
 			return
-		case !b.parked && len(b.queue) == 0 && !b.more && !b.again && retire():
+		case !b.parked && b.lines.len() == 0 && !b.more && !b.again && retire():
 			return
 		}
 		timer.Reset(wait)
@@ -131,176 +126,215 @@ func (b *box) run(ctx context.Context, retire func() bool) {
 	}
 }
 
-// fill reads ahead.
+// fill reads ahead: the first few, or, when none of the chats known can be sent,
+// the next ones, to find another that can.
 func (b *box) fill(ctx context.Context) {
-	for b.more && len(b.queue) < ahead {
-		list, more, err := b.d.store.next(ctx, b.subj, b.next, ahead)
-		if err != nil {
-			if ctx.Err() == nil {
-				b.d.log.Warn("mailbox not read", "tenant", b.ref.Tenant, "agent", b.ref.Agent, "err", err)
-			}
-			return
-		}
-		b.more = more
-		for _, w := range list {
-			b.next = w.Seq + 1
-			if b.has(w.Seq) {
-				continue
-			}
-			b.again = false
-			it := &item{Stored: w, chat: w.Wake.ChatID, alone: w.Wake.Mode == message.WakeStateless}
-			if it.alone {
-				it.chat = strconv.FormatUint(w.Seq, 10)
-			}
-			b.queue = append(b.queue, it)
-		}
+	few := ahead
+	if b.probing {
+		few = probe
+	}
+	if !b.starved.IsZero() && time.Since(b.starved) >= scanAfter && b.lines.len() < mostKnown {
+		b.probing = false
+		b.read(ctx, ahead)
+		return
+	}
+	for b.more && b.lines.len() < few && b.read(ctx, few) {
 	}
 }
 
-func (b *box) has(seq uint64) bool {
-	for _, it := range b.queue {
-		if it.Seq == seq {
-			return true
+// read reads up to n wakes; false when that failed.
+func (b *box) read(ctx context.Context, n int) bool {
+	list, more, err := b.d.store.next(ctx, b.subj, b.next, n)
+	if err != nil {
+		if ctx.Err() == nil {
+			b.d.log.Warn("mailbox not read", "tenant", b.ref.Tenant, "agent", b.ref.Agent, "err", err)
+		}
+		return false
+	}
+	b.more = more
+	for _, w := range list {
+		b.next = w.Seq + 1
+		switch {
+		case w.Unreadable != nil: // nothing of ours: it must not hold up the others
+			b.d.log.Error("a message in a mailbox is no wake", "tenant", b.ref.Tenant, "agent", b.ref.Agent, "sequence", w.Seq, "err", w.Unreadable)
+		case b.lines.add(w):
+			b.again = false
 		}
 	}
-	return false
+	return true
+}
+
+// scan returns when fill is to look farther for something to send.
+func (b *box) scan() time.Duration {
+	if !b.more {
+		b.starved = time.Time{}
+		return time.Hour
+	}
+	if b.lines.sendable() || b.out >= atOnce {
+		b.starved = time.Time{}
+		return time.Hour // until one of them has ended
+	}
+	if b.starved.IsZero() {
+		b.starved = time.Now()
+	}
+	if b.lines.len() == 0 || b.lines.len() >= mostKnown {
+		return lookAgain // reading failed, or there is no room
+	}
+	return max(0, scanAfter-time.Since(b.starved))
 }
 
 // send sends the heads of all chats whose time has come, and returns how long
 // the first of the others must wait.
 func (b *box) send(ctx context.Context, results chan<- result) time.Duration {
-	wait := time.Hour
-	now := time.Now()
-	type key struct {
-		chat  string
-		alone bool
-	}
-	taken := map[key]bool{}
-	for _, it := range b.queue {
-		k := key{it.chat, it.alone}
-		if taken[k] {
-			continue
+	wait := b.lines.wake(time.Now())
+	for b.out < atOnce {
+		it := b.lines.take()
+		if it == nil {
+			break
 		}
-		taken[k] = true
-		switch d := it.after.Sub(now); {
-		case it.out:
-		case d > 0:
-			wait = min(wait, d)
-		case b.out < atOnce:
-			it.out = true
-			b.out++
-			ready, attempt := b.ready.Load(), b.tries[it.Seq]+1
-			go func() {
-				r := b.deliver(ctx, it, attempt)
-				r.item, r.ready = it, ready
-				results <- r
-			}()
-		}
+		b.out++
+		ready := b.ready.Load()
+		go func() {
+			r := b.deliver(ctx, it)
+			r.item, r.ready = it, ready
+			results <- r
+		}()
 	}
 	return wait
 }
 
 // settle takes note of how a delivery ended.
 func (b *box) settle(r result) {
-	r.item.out = false
-	switch r.what {
-	case gone:
-		delete(b.tries, r.item.Seq)
-		b.forget(r.item)
-		return
-	case failed:
-		b.tries[r.item.Seq]++
-	case absent:
-		if now := b.ready.Load(); !b.parked && now == r.ready {
-			b.park(now)
-		}
-		// Otherwise it has said since that it listens: at once.
-	}
-	if b.parked {
-		b.forget(r.item) // it is read again
-		return
-	}
-	r.item.after = time.Now().Add(r.pause)
-}
-
-func (b *box) forget(it *item) {
-	for i, x := range b.queue {
-		if x == it {
-			b.queue = append(b.queue[:i], b.queue[i+1:]...)
-			return
-		}
+	switch {
+	case r.what == gone:
+		b.lines.remove(r.item)
+		b.starved, b.probing = time.Time{}, false
+	case b.parked:
+		b.lines.remove(r.item) // it is read again
+	case r.what == absent && b.ready.Load() == r.ready:
+		b.lines.remove(r.item)
+		b.park(r.ready)
+	case r.what == absent: // it has said since that it listens
+		b.lines.again(r.item, time.Now())
+	default:
+		b.probing = false
+		b.lines.again(r.item, time.Now().Add(r.pause))
 	}
 }
 
 // park lets the mailbox wait until its agent says that it listens. What is out
-// stays in the queue.
+// stays known.
 func (b *box) park(ready uint64) {
-	b.parked, b.seen = true, ready
+	b.parked, b.seen, b.starved = true, ready, time.Time{}
 	b.d.parked.Inc()
-	kept := b.queue[:0]
-	for _, it := range b.queue {
-		if it.out {
-			kept = append(kept, it)
-		}
-	}
-	clear(b.queue[len(kept):])
-	b.queue = kept
+	b.lines.forget()
 }
 
 // unpark begins with the first wake again.
 func (b *box) unpark() {
-	b.parked = false
+	b.parked, b.probing = false, true
 	b.d.parked.Dec()
 	b.next, b.more = 0, true
 }
 
 // deliver sends one wake and does what its answer asks for.
-func (b *box) deliver(ctx context.Context, it *item, attempt int) result {
-	d, w := b.d, it.Wake
+func (b *box) deliver(ctx context.Context, it *item) result {
+	d := b.d
+	w, found, err := b.load(ctx, it)
+	switch {
+	case err != nil:
+		return result{what: waits, pause: lookAgain}
+	case !found && it.missed < missTries: // a follower of the stream may be behind
+		it.missed++
+		return result{what: waits, pause: lookAgain}
+	case !found: // it was taken off meanwhile
+		return result{what: gone}
+	}
 	log := d.log.With("tenant", b.ref.Tenant, "agent", b.ref.Agent, "wake", w.WakeID)
 	if t, err := time.Parse(time.RFC3339, w.ExpiresAt); w.ExpiresAt != "" && err == nil && time.Now().After(t) {
 		log.Info("wake expired before it was accepted", "expiresAt", w.ExpiresAt)
-		return d.finish(ctx, it, "expired", func() error { return d.store.remove(ctx, it.Seq) })
+		return d.finish(ctx, w, "expired", func() error { return d.store.remove(ctx, it.seq) })
 	}
 	if !it.checked {
-		done, err := d.store.accepted(ctx, b.ref, w.WakeID)
+		past, err := d.store.past(ctx, b.ref, w.WakeID)
 		switch {
 		case err != nil:
-			return result{what: unknown, pause: lookAgain}
-		case done:
-			return d.finish(ctx, it, "repeated", func() error { return d.store.remove(ctx, it.Seq) })
+			return result{what: waits, pause: lookAgain}
+		case past.over():
+			return d.finish(ctx, w, "repeated", func() error { return d.store.remove(ctx, it.seq) })
 		}
-		it.checked = true
+		it.checked, it.tries = true, past.Tries
 	}
-	w.Attempt = attempt
+	stored := Stored{Seq: it.seq, Tenant: b.ref.Tenant, Agent: b.ref.Agent, Wake: w}
+	if it.tries >= d.opts.Attempts { // another replica did not come to it
+		return b.giveUp(ctx, stored, it.tries)
+	}
+	w.Attempt = it.tries + 1
 	data, err := message.Marshal(w)
 	if err != nil {
-		return result{what: unknown, pause: longPause} // strings and numbers always have a JSON form
+		return result{what: waits, pause: longPause} // strings and numbers always have a JSON form
 	}
 	reply, err := d.asker.ask(ctx, subject.AgentWake(b.ref.Tenant, b.ref.Agent), data, d.opts.Silence)
 	switch {
 	case err == nil && reply.Accepted:
-		return d.finish(ctx, it, "accepted", func() error { return d.store.accept(ctx, it.Stored) })
+		return d.finish(ctx, w, "accepted", func() error { return d.store.accept(ctx, stored) })
 	case err == nil:
-		d.wakes.WithLabelValues("busy").Inc()
-		pause := busyPause
-		if p, err := time.ParseDuration(reply.RetryAfter); err == nil {
-			pause = min(max(p, leastPause), longPause)
-		}
-		return result{what: busy, pause: pause}
+		return d.busy(reply.RetryAfter)
 	case errors.Is(err, errAbsent):
 		d.wakes.WithLabelValues("absent").Inc()
 		return result{what: absent}
-	case ctx.Err() != nil:
-		return result{what: unknown}
+	case errors.Is(err, errAway), ctx.Err() != nil:
+		return result{what: waits, pause: lookAgain}
+	case errors.Is(err, errcode.Overloaded): // the error's way to say busy
+		after := ""
+		if details := errcode.From(err).Details; details != nil {
+			after = details.RetryAfter
+		}
+		return d.busy(after)
 	}
+	return b.failed(ctx, stored, it, err)
+}
+
+// busy is a delivery that the agent wants later. That is no failure, however often
+// it happens: an agent whose handler has failed says so with an error.
+func (d *Delivery) busy(after string) result {
+	d.wakes.WithLabelValues("busy").Inc()
+	pause := busyPause
+	if p, err := time.ParseDuration(after); err == nil {
+		pause = min(max(p, leastPause), longPause)
+	}
+	return result{what: waits, pause: pause}
+}
+
+// failed counts a failure, for whoever delivers the wake next too, and gives the
+// wake up after too many.
+func (b *box) failed(ctx context.Context, w Stored, it *item, why error) result {
+	d := b.d
+	it.tries++
 	d.wakes.WithLabelValues("failed").Inc()
-	log.Warn("wake not accepted", "attempt", attempt, "err", err)
-	if attempt >= d.opts.Attempts {
-		log.Error("wake given up", "attempts", attempt)
-		it.Wake.Attempt = attempt
-		return d.finish(ctx, it, "dead", func() error { return d.store.bury(ctx, it.Stored) })
+	log := d.log.With("tenant", b.ref.Tenant, "agent", b.ref.Agent, "wake", w.Wake.WakeID)
+	log.Warn("wake not accepted", "attempt", it.tries, "err", why)
+	if it.tries >= d.opts.Attempts {
+		return b.giveUp(ctx, w, it.tries)
 	}
-	pause := min(time.Second<<min(attempt-1, 6), d.opts.Backoff)
-	return result{what: failed, pause: pause/2 + rand.N(pause)}
+	if err := d.store.failed(ctx, b.ref, w.Wake.WakeID, it.tries); err != nil {
+		log.Warn("failure not written down", "err", err) // it counts here
+	}
+	pause := min(time.Second<<min(it.tries-1, 6), d.opts.Backoff)
+	return result{what: waits, pause: pause/2 + rand.N(pause)}
+}
+
+func (b *box) giveUp(ctx context.Context, w Stored, tries int) result {
+	b.d.log.Error("wake given up", "tenant", b.ref.Tenant, "agent", b.ref.Agent, "wake", w.Wake.WakeID, "attempts", tries)
+	w.Wake.Attempt = tries
+	return b.d.finish(ctx, w.Wake, "dead", func() error { return b.d.store.bury(ctx, w) })
+}
+
+// load returns a wake's text, which is not kept of those far behind.
+func (b *box) load(ctx context.Context, it *item) (w message.Wake, found bool, err error) {
+	if it.wake != nil {
+		return *it.wake, true, nil
+	}
+	s, found, err := b.d.store.get(ctx, it.seq)
+	return s.Wake, found, err
 }

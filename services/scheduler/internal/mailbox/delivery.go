@@ -9,6 +9,7 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/toolbus/toolbus/contracts/message"
 	"github.com/toolbus/toolbus/contracts/subject"
 	"github.com/toolbus/toolbus/pkg/telemetry"
 )
@@ -166,17 +167,17 @@ func (d *Delivery) ring(r Ref, listens bool) {
 
 // finish does the last step of a wake until it is done: what the agent has
 // answered must not be lost because JetStream is away for a while.
-func (d *Delivery) finish(ctx context.Context, it *item, what string, do func() error) result {
+func (d *Delivery) finish(ctx context.Context, w message.Wake, what string, do func() error) result {
 	for pause := 20 * time.Millisecond; ; pause = min(2*pause, 2*time.Second) {
 		err := do()
 		if err == nil {
 			d.wakes.WithLabelValues(what).Inc()
 			return result{what: gone}
 		}
-		d.log.Warn("wake not taken off the mailbox", "wake", it.Wake.WakeID, "outcome", what, "err", err)
+		d.log.Warn("wake not taken off the mailbox", "wake", w.WakeID, "outcome", what, "err", err)
 		select {
 		case <-ctx.Done():
-			return result{what: unknown}
+			return result{what: waits, pause: lookAgain}
 		case <-time.After(pause):
 		}
 	}

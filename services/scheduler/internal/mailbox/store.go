@@ -21,10 +21,10 @@ import (
 )
 
 const (
-	ioTimeout   = 5 * time.Second
-	acceptedTTL = 24 * time.Hour      // how long an accepted wake's id is remembered
-	deadTTL     = 30 * 24 * time.Hour // how long a wake that was given up is kept
-	window      = 2 * time.Minute     // in which the stream itself refuses a wake's repeat
+	ioTimeout = 5 * time.Second
+	pastTTL   = 24 * time.Hour      // how long what became of a wake is remembered
+	deadTTL   = 30 * 24 * time.Hour // how long a wake that was given up is kept
+	window    = 2 * time.Minute     // in which the stream itself refuses a wake's repeat
 )
 
 // Store is the stream TOOLBUS_WAKES. Only the scheduler writes to it.
@@ -39,6 +39,8 @@ type Stored struct {
 	Seq           uint64
 	Tenant, Agent string
 	Wake          message.Wake
+	Size          int   // bytes, as it is stored
+	Unreadable    error // why it is no wake; nil when it is one
 }
 
 // Open creates or updates the stream.
@@ -66,13 +68,13 @@ func Open(ctx context.Context, js jetstream.JetStream, replicas int, b *jobs.Buc
 }
 
 // Put puts a wake into its agent's mailbox. One that is there already, or that
-// the agent has accepted within a day, is left out: putting it again has no
+// was accepted or given up within a day, is left out: putting it again has no
 // effect. A wake's id is the agent's own: what another agent's wakes are called
 // makes no difference, so whoever may choose an id reaches his own wakes only.
 func (s *Store) Put(ctx context.Context, tenant, agent string, w message.Wake) error {
 	ctx, cancel := context.WithTimeout(ctx, ioTimeout)
 	defer cancel()
-	if done, err := s.accepted(ctx, Ref{tenant, agent}, w.WakeID); err != nil || done {
+	if past, err := s.past(ctx, Ref{tenant, agent}, w.WakeID); err != nil || past.over() {
 		return err
 	}
 	data, err := message.Marshal(w)
@@ -97,17 +99,58 @@ func ownID(r Ref, wakeID string) string {
 	return own + wakeID
 }
 
-func acceptedKey(r Ref, wakeID string) string { return "_accepted." + subject.Escape(ownID(r, wakeID)) }
+func pastKey(r Ref, wakeID string) string { return "_wake." + subject.Escape(ownID(r, wakeID)) }
 
-func (s *Store) accepted(ctx context.Context, r Ref, wakeID string) (bool, error) {
-	it, err := s.bucket.Get(ctx, acceptedKey(r, wakeID))
-	return it.Seq != 0, err
+// past is what has become of a wake so far. The zero value is that of a new one.
+type past struct {
+	Accepted bool `json:"accepted,omitempty"`
+	Dead     bool `json:"dead,omitempty"`  // given up
+	Tries    int  `json:"tries,omitempty"` // deliveries that have failed
+	seq      uint64
+}
+
+// over tells whether the wake is not to be delivered any more.
+func (p past) over() bool { return p.Accepted || p.Dead }
+
+func (s *Store) past(ctx context.Context, r Ref, wakeID string) (past, error) {
+	it, err := s.bucket.Get(ctx, pastKey(r, wakeID))
+	if err != nil || it.Seq == 0 {
+		return past{}, err
+	}
+	p := past{seq: it.Seq}
+	if err := json.Unmarshal(it.Data, &p); err != nil {
+		return p, errcode.Wrap(errcode.Internal, err, "what became of wake %s is unreadable: %v", wakeID, err)
+	}
+	return p, nil
+}
+
+// end remembers how a wake ended.
+func (s *Store) end(ctx context.Context, w Stored, p past) error {
+	data, err := message.Marshal(p)
+	if err != nil {
+		return err
+	}
+	return s.bucket.Set(ctx, pastKey(Ref{w.Tenant, w.Agent}, w.Wake.WakeID), data, pastTTL)
+}
+
+// failed remembers how often a wake has failed, unless it has ended.
+func (s *Store) failed(ctx context.Context, r Ref, wakeID string, tries int) error {
+	p, err := s.past(ctx, r, wakeID)
+	if err != nil || p.over() {
+		return err
+	}
+	data, err := message.Marshal(past{Tries: max(tries, p.Tries)})
+	if err != nil {
+		return err
+	}
+	_, err = s.bucket.Put(ctx, pastKey(r, wakeID), data, pastTTL, p.seq)
+	return err
 }
 
 // accept remembers a wake as accepted, then takes it off the mailbox. When only
 // the first succeeds, whoever comes to the wake next does the rest.
 func (s *Store) accept(ctx context.Context, w Stored) error {
-	if err := s.bucket.Set(ctx, acceptedKey(Ref{w.Tenant, w.Agent}, w.Wake.WakeID), nil, acceptedTTL); err != nil {
+	if err := s.end(ctx, w, past{Accepted: true}); err != nil {
 		return err
 	}
 	return s.remove(ctx, w.Seq)
@@ -144,7 +187,40 @@ func (s *Store) bury(ctx context.Context, w Stored) error {
 	if _, err := s.js.PublishMsg(put, m, jetstream.WithMsgID("dead."+ownID(Ref{w.Tenant, w.Agent}, w.Wake.WakeID)), jetstream.WithRetryAttempts(1)); err != nil {
 		return jet.PublishError(err)
 	}
+	if err := s.end(ctx, w, past{Dead: true}); err != nil {
+		return err
+	}
 	return s.remove(ctx, w.Seq)
+}
+
+// get reads one wake; found is false when it is off the mailbox.
+func (s *Store) get(ctx context.Context, seq uint64) (w Stored, found bool, err error) {
+	ctx, cancel := context.WithTimeout(ctx, ioTimeout)
+	defer cancel()
+	m, err := s.stream.GetMsg(ctx, seq)
+	switch {
+	case errors.Is(err, jetstream.ErrMsgNotFound):
+		return w, false, nil
+	case err != nil:
+		return w, false, errcode.Wrap(errcode.Unavailable, err, "JetStream: %v", err)
+	}
+	w = stored(m.Subject, m.Sequence, m.Data)
+	return w, true, w.Unreadable
+}
+
+// stored reads a message of the stream.
+func stored(subj string, seq uint64, data []byte) Stored {
+	w := Stored{Seq: seq, Size: len(data)}
+	if w.Tenant, w.Agent, w.Unreadable = subject.ParseMailbox(subj); w.Unreadable != nil {
+		w.Tenant, w.Agent, w.Unreadable = subject.ParseDeadMailbox(subj)
+	}
+	if w.Unreadable == nil {
+		w.Unreadable = json.Unmarshal(data, &w.Wake)
+	}
+	if w.Unreadable == nil && w.Wake.WakeID == "" {
+		w.Unreadable = errors.New("it has no wakeId")
+	}
+	return w
 }
 
 // next reads up to n wakes of a mailbox in order, from seq on. more is false when
@@ -164,20 +240,13 @@ func (s *Store) next(ctx context.Context, subj string, seq uint64, n int) (list 
 		if err != nil {
 			return nil, true, errcode.Wrap(errcode.Unavailable, err, "JetStream: %v", err)
 		}
-		w := Stored{Seq: m.Sequence}
-		if w.Tenant, w.Agent, err = subject.ParseMailbox(m.Subject); err != nil {
-			w.Tenant, w.Agent, err = subject.ParseDeadMailbox(m.Subject)
-		}
-		if err == nil {
-			err = json.Unmarshal(m.Data, &w.Wake)
-		}
-		if err != nil {
-			return nil, true, errcode.Wrap(errcode.Internal, err, "message %d of the wakes is unreadable: %v", m.Sequence, err)
-		}
-		list = append(list, w)
+		list = append(list, stored(m.Subject, m.Sequence, m.Data))
 	}
 	return list, len(list) == n, nil
 }
+
+// listedExtra is what a listing says of a wake beside the wake.
+const listedExtra = 128
 
 // List returns wakes that wait, or with dead those given up, of a tenant or one
 // of its agents, oldest first, until their size reaches limit bytes.
@@ -198,11 +267,14 @@ func (s *Store) List(ctx context.Context, tenant, agent string, dead bool, limit
 			return nil, err
 		}
 		for _, w := range list {
-			if size += len(w.Wake.Message) + 1024; size > limit {
+			seq = w.Seq + 1
+			if w.Unreadable != nil {
+				continue
+			}
+			if size += w.Size + listedExtra; size > limit {
 				return out, nil
 			}
 			out = append(out, w)
-			seq = w.Seq + 1
 		}
 	}
 	return out, nil
