@@ -1,6 +1,9 @@
 package message
 
-import "encoding/json"
+import (
+	"encoding/json"
+	"fmt"
+)
 
 // Modes of a wake.
 const (
@@ -82,6 +85,25 @@ type StoreWrite struct {
 	Value *string `json:"value"`
 }
 
+// UnmarshalJSON refuses a write without a value: to forget it must not delete.
+func (w *StoreWrite) UnmarshalJSON(data []byte) error {
+	var raw struct {
+		Key   string          `json:"key"`
+		Value json.RawMessage `json:"value"`
+	}
+	if err := json.Unmarshal(data, &raw); err != nil {
+		return err
+	}
+	if raw.Value == nil {
+		return fmt.Errorf("the store write of %q has no value: a string, or null to delete", raw.Key)
+	}
+	w.Key, w.Value = raw.Key, nil
+	if err := json.Unmarshal(raw.Value, &w.Value); err != nil {
+		return fmt.Errorf("the store write of %q: %w", raw.Key, err)
+	}
+	return nil
+}
+
 // StoreCommit applies a job run's writes and records its wake, in one step. It
 // is fenced: once a commit of a job's tick has been taken, another of the same
 // tick, or of any whose Slot is not later, changes nothing and answers Committed
@@ -125,6 +147,7 @@ type StoreSettle struct {
 // SchedulerList lists entries of a tenant, or of one agent.
 type SchedulerList struct {
 	AgentID string `json:"agentId,omitempty"`
+	Cursor  string `json:"cursor,omitempty"` // of the answer before
 }
 
 // SchedulerEntry is a schedule or tool job.
@@ -167,9 +190,11 @@ type SlotEntry struct {
 	Attempt     int    `json:"attempt,omitempty"`
 }
 
-// SchedulerEntries answers SchedulerList, ordered by agent and entry.
+// SchedulerEntries answers SchedulerList, ordered by agent and entry: as many as
+// fit a message. Cursor is set when there are more.
 type SchedulerEntries struct {
 	Entries []SchedulerEntry `json:"entries"`
+	Cursor  string           `json:"cursor,omitempty"`
 }
 
 // SchedulerEntryRef names an entry: the request of trigger, pause, resume and
@@ -217,21 +242,27 @@ const (
 	WakesDead    = "dead"
 )
 
-// SchedulerWakes lists wakes that wait, or that were given up.
+// SchedulerWakes lists wakes that wait, those sent for later included, or that
+// were given up.
 type SchedulerWakes struct {
 	AgentID string `json:"agentId,omitempty"`
-	State   string `json:"state,omitempty"` // pending (default) or dead
+	State   string `json:"state,omitempty"`  // pending (default) or dead
+	Cursor  string `json:"cursor,omitempty"` // of the answer before
 }
 
-// SchedulerWakeList answers SchedulerWakes, oldest first.
+// SchedulerWakeList answers SchedulerWakes: those in mailboxes, oldest first, then
+// those sent for later; as many as fit a message. Cursor is set when there may be
+// more.
 type SchedulerWakeList struct {
-	Wakes []PendingWake `json:"wakes"`
+	Wakes  []PendingWake `json:"wakes"`
+	Cursor string        `json:"cursor,omitempty"`
 }
 
-// PendingWake is a wake in an agent's mailbox.
+// PendingWake is a wake that waits.
 type PendingWake struct {
 	AgentID string `json:"agentId"`
 	Wake    Wake   `json:"wake"`
+	Due     string `json:"due,omitempty"` // RFC 3339, of one sent for later: until then it is in no mailbox
 }
 
 // JobDefinition is a background check that a tool offers.

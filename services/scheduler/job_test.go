@@ -133,6 +133,67 @@ func TestJobDecides(t *testing.T) {
 	}
 }
 
+// A worker of another make may answer anything: a run whose answer is not as it
+// should be fails, and changes nothing.
+func TestOddAnswersOfWorkers(t *testing.T) {
+	t.Parallel()
+	s := newSystem(t)
+	startState(t, s.ns)
+	startScheduler(t, s.ns)
+	odd := map[string]string{
+		"nothing": ``, "text": `hello`, "array": `[1]`, "null": `null`, "types": `{"action":7}`, "no-action": `{}`,
+		"empty-wake": `{"action":"wake"}`, "blank-wake": `{"action":"wakeStateless","wakeMessage":" "}`,
+		"control": `{"action":"wake","wakeMessage":"m","chatId":"a\u0000b"}`,
+		"long":    `{"action":"wake","wakeMessage":"m","chatId":"` + strings.Repeat("c", 257) + `"}`,
+		"forgot":  `{"action":"none","storeWrites":[{"key":"keep"}]}`,
+		"number":  `{"action":"none","storeWrites":[{"key":"keep","value":5}]}`,
+		"mixed":   `{"action":"wake","storeWrites":[{"key":"keep","value":null}]}`,
+		"large":   `{"action":"none","storeWrites":[{"key":"keep","value":"` + strings.Repeat("x", 900_000) + `"}]}`,
+	}
+	const good = `{"action":"wake","wakeMessage":"m","chatId":"` + "😀😀😀😀😀😀😀😀😀😀😀😀😀😀😀😀😀😀😀😀😀😀😀😀😀😀😀😀😀😀😀😀" + `"}`
+	_, err := s.nc.Subscribe(subject.WorkerJob("*", "*", "Odd"), func(m *nats.Msg) {
+		var req message.JobRequest
+		if err := json.Unmarshal(m.Data, &req); err != nil {
+			t.Error(err)
+		}
+		answer, ok := odd[req.JobID]
+		if !ok {
+			answer = good
+		}
+		_ = m.Respond([]byte(answer))
+		_ = m.Respond([]byte(good)) // a second answer is nobody's
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := bus.Request(t.Context(), s.nc, subject.Store(tenant, "support", "Odd", "set"), message.StoreSet{Key: "keep", Value: "v"}, nil); err != nil {
+		t.Fatal(err)
+	}
+	a := s.listen("support", accept)
+	list := []message.ToolJob{job("good", "Odd", "0 0 1 1 *")}
+	for id := range odd {
+		list = append(list, job(id, "Odd", "0 0 1 1 *"))
+	}
+	s.apply(withJobs(list...))
+	for _, j := range list {
+		must[message.SchedulerTriggered](s, "trigger", message.SchedulerEntryRef{AgentID: "support", EntryID: j.JobID})
+	}
+	for id := range odd {
+		eventually(t, id+" has ended", func() bool { return len(s.history("support", id)) == 1 })
+		if h := s.history("support", id)[0]; h.Outcome != message.SlotFailed || h.Error == "" {
+			t.Errorf("%s: %+v", id, h)
+		}
+	}
+	eventually(t, "the good one's wake", func() bool { return len(a.accepted()) == 1 })
+	if w := a.accepted()[0]; w.Source.ID != "good" || len(w.ChatID) != 128 {
+		t.Errorf("%+v", w)
+	}
+	var v message.StoreValue
+	if err := bus.Request(t.Context(), s.nc, subject.Store(tenant, "support", "Odd", "get"), message.StoreGet{Key: "keep"}, &v); err != nil || v.Value != "v" {
+		t.Errorf("%+v, %v", v, err)
+	}
+}
+
 // A job without a worker fails within its slot, and runs once there is one; a
 // retryable error is tried again.
 func TestJobIsRetried(t *testing.T) {

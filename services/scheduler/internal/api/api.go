@@ -108,7 +108,39 @@ func (a *API) list(ctx context.Context, tenant string, in message.SchedulerList)
 		}
 		return strings.Compare(x.EntryID, y.EntryID)
 	})
+	return page(out.Entries, in.Cursor, int(bus.MaxBody(a.nc)/2))
+}
+
+// page is as many entries behind a cursor as have limit bytes; one at least.
+func page(list []message.SchedulerEntry, cursor string, limit int) (message.SchedulerEntries, error) {
+	name := func(e message.SchedulerEntry) string { return e.AgentID + "." + e.EntryID }
+	out := message.SchedulerEntries{Entries: []message.SchedulerEntry{}}
+	size := 0
+	for _, e := range list {
+		if cursor != "" && !after(name(e), cursor) {
+			continue
+		}
+		data, err := message.Marshal(e)
+		if err != nil {
+			return out, err
+		}
+		if size += len(data) + 1; size > limit && len(out.Entries) > 0 {
+			out.Cursor = name(out.Entries[len(out.Entries)-1])
+			break
+		}
+		out.Entries = append(out.Entries, e)
+	}
 	return out, nil
+}
+
+// after tells whether an entry's name comes after a cursor's in the order of lists.
+func after(name, cursor string) bool {
+	agent, entry, _ := strings.Cut(name, ".")
+	thanAgent, thanEntry, _ := strings.Cut(cursor, ".")
+	if c := strings.Compare(agent, thanAgent); c != 0 {
+		return c > 0
+	}
+	return entry > thanEntry
 }
 
 // agent is an agent as it is now; not_found when there is none.
@@ -321,29 +353,10 @@ func readWake(in message.SchedulerWake, now time.Time) (due time.Time, w message
 		if from.Before(now) {
 			from = now
 		}
-		w.ExpiresAt = from.Add(d).UTC().Format(time.RFC3339)
+		w.ExpiresAt = from.Add(d).UTC().Format(time.RFC3339Nano) // a second cut off may be all there is
 	}
 	if len(faults) > 0 {
 		return due, w, errcode.Fields(errcode.InvalidRequest, faults...)
 	}
 	return due, w, nil
-}
-
-func (a *API) wakes(ctx context.Context, tenant string, in message.SchedulerWakes) (message.SchedulerWakeList, error) {
-	out := message.SchedulerWakeList{Wakes: []message.PendingWake{}}
-	if in.AgentID != "" {
-		if err := subject.CheckName("agentId", in.AgentID); err != nil {
-			return out, err
-		}
-	}
-	switch in.State {
-	case "", message.WakesPending, message.WakesDead:
-	default:
-		return out, errcode.Field("state", `must be "pending" or "dead"`)
-	}
-	list, err := a.mail.List(ctx, tenant, in.AgentID, in.State == message.WakesDead, int(bus.MaxBody(a.nc)/2))
-	for _, w := range list {
-		out.Wakes = append(out.Wakes, message.PendingWake{AgentID: w.Agent, Wake: w.Wake})
-	}
-	return out, err
 }

@@ -249,8 +249,9 @@ func (s *Store) next(ctx context.Context, subj string, seq uint64, n int) (list 
 const listedExtra = 128
 
 // List returns wakes that wait, or with dead those given up, of a tenant or one
-// of its agents, oldest first, until their size reaches limit bytes.
-func (s *Store) List(ctx context.Context, tenant, agent string, dead bool, limit int) ([]Stored, error) {
+// of its agents, oldest first, from a sequence on, until their size reaches limit
+// bytes; there is always one if there is any. next is where to go on, 0 at the end.
+func (s *Store) List(ctx context.Context, tenant, agent string, dead bool, seq uint64, limit int) (out []Stored, next uint64, err error) {
 	if agent == "" {
 		agent = "*"
 	}
@@ -258,26 +259,23 @@ func (s *Store) List(ctx context.Context, tenant, agent string, dead bool, limit
 	if dead {
 		subj = subject.DeadMailbox(tenant, agent)
 	}
-	out := []Stored{}
 	size := 0
-	for seq, more := uint64(1), true; more; {
+	for more := true; more; {
 		var list []Stored
-		var err error
 		if list, more, err = s.next(ctx, subj, seq, 100); err != nil {
-			return nil, err
+			return nil, 0, err
 		}
 		for _, w := range list {
-			seq = w.Seq + 1
-			if w.Unreadable != nil {
+			if seq = w.Seq + 1; w.Unreadable != nil {
 				continue
 			}
-			if size += w.Size + listedExtra; size > limit {
-				return out, nil
+			if size += w.Size + listedExtra; size > limit && len(out) > 0 {
+				return out, w.Seq, nil
 			}
 			out = append(out, w)
 		}
 	}
-	return out, nil
+	return out, 0, nil
 }
 
 // waiting lists the agents that have wakes.

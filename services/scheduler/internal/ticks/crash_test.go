@@ -253,7 +253,7 @@ func TestDeathAtEveryStep(t *testing.T) {
 	for _, n := range names {
 		eventually(t, n+" ends", func() bool { rec := record(n); return rec.Gone && !rec.Running(time.Now()) })
 	}
-	stored, err := r.mail.List(t.Context(), tenant, "support", false, 10<<20)
+	stored, _, err := r.mail.List(t.Context(), tenant, "support", false, 1, 10<<20)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"strings"
 	"time"
 
 	"github.com/toolbus/toolbus/contracts/errcode"
@@ -33,6 +34,9 @@ func (r *Runner) job(ctx context.Context, n *run) (message.SlotEntry, error) {
 		return r.trouble(ctx, n, err)
 	}
 	r.step("ran", n.e.ID)
+	if err := checkReply(reply); err != nil { // all of it or nothing: what it would write included
+		return r.failed(n, err), nil
+	}
 	end := message.SlotEntry{Outcome: message.SlotRan, Action: reply.Action, Summary: reply.LogSummary}
 	commit := message.StoreCommit{
 		JobID: n.e.ID, TickID: n.tickID, Slot: n.claim.Order, Attempt: n.claim.Attempt, Writes: reply.StoreWrites,
@@ -45,8 +49,6 @@ func (r *Runner) job(ctx context.Context, n *run) (message.SlotEntry, error) {
 			w.ChatID = n.e.ChatID
 		}
 		commit.Wake, end.WakeID, end.Action = &w, w.WakeID, actionOf(w)
-	default:
-		return r.failed(n, fmt.Errorf("the worker answered with the unknown action %q", reply.Action)), nil
 	}
 	if commit.Wake == nil && len(commit.Writes) == 0 {
 		return end, nil
@@ -62,6 +64,27 @@ func (r *Runner) job(ctx context.Context, n *run) (message.SlotEntry, error) {
 		return end, &later{in: troublePause/2 + rand.N(troublePause), why: err} // however often: it may be committed
 	}
 	return r.failed(n, err), nil
+}
+
+// checkReply refuses what a worker of whatever make should not have answered. What
+// it wants written, the store checks.
+func checkReply(r message.JobReply) error {
+	switch r.Action {
+	case message.ActionNone:
+		return nil
+	case message.ActionWake, message.ActionWakeStateless:
+	default:
+		return fmt.Errorf("the worker answered with the unknown action %.64q", r.Action)
+	}
+	if strings.TrimSpace(r.WakeMessage) == "" {
+		return errors.New("the worker wants to wake the agent without a wakeMessage")
+	}
+	if r.ChatID != "" {
+		if err := subject.CheckFree("chatId", r.ChatID); err != nil {
+			return fmt.Errorf("the worker's answer: %w", err)
+		}
+	}
+	return nil
 }
 
 // modeOf is what the check decides, unless the configuration does.

@@ -474,7 +474,7 @@ func (n *run) wake(mode, text, chat string) message.Wake {
 		ScheduledAt: stamp(n.slot), CreatedAt: stamp(time.Now()),
 	}
 	if n.e.Expires > 0 {
-		w.ExpiresAt = stamp(time.Now().Add(n.e.Expires))
+		w.ExpiresAt = time.Now().Add(n.e.Expires).UTC().Format(time.RFC3339Nano) // a second cut off may be all there is
 	}
 	return w
 }

@@ -6,6 +6,7 @@ import (
 
 	"github.com/nats-io/nats.go"
 
+	"github.com/toolbus/toolbus/contracts/errcode"
 	"github.com/toolbus/toolbus/pkg/bus"
 )
 
@@ -24,4 +25,28 @@ func (a *app) ask(ctx context.Context, subject string, in, out any) error {
 	}
 	defer nc.Close()
 	return bus.Retry(ctx, nc, subject, in, out)
+}
+
+// askAll is ask for a list that comes in pages. cursor is the field of in that says
+// where the next page begins; take takes a page and returns its cursor.
+func askAll[Page any](ctx context.Context, a *app, subject string, in any, cursor *string, take func(Page) string) error {
+	nc, err := a.connect(ctx)
+	if err != nil {
+		return err
+	}
+	defer nc.Close()
+	for {
+		var page Page
+		if err := bus.Retry(ctx, nc, subject, in, &page); err != nil {
+			return err
+		}
+		next := take(page)
+		if next == "" {
+			return nil
+		}
+		if next == *cursor {
+			return errcode.New(errcode.Internal, "the list does not move on")
+		}
+		*cursor = next
+	}
 }

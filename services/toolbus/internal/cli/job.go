@@ -123,8 +123,12 @@ func (a *app) getJobs(ctx context.Context, _ []string) error {
 			return err
 		}
 	}
-	var reply message.SchedulerEntries
-	if err := a.ask(ctx, subject.Scheduler(tenant, "list"), req, &reply); err != nil {
+	reply := message.SchedulerEntries{Entries: []message.SchedulerEntry{}}
+	err = askAll(ctx, a, subject.Scheduler(tenant, "list"), &req, &req.Cursor, func(page message.SchedulerEntries) string {
+		reply.Entries = append(reply.Entries, page.Entries...)
+		return page.Cursor
+	})
+	if err != nil {
 		return err
 	}
 	return a.print(reply, func(w io.Writer) {

@@ -224,7 +224,7 @@ func (a *app) getWakes() *cobra.Command {
 	var dead bool
 	cmd := &cobra.Command{
 		Use: "wakes", Aliases: []string{"wake"},
-		Short: "Show wakes that wait for their agent, or with --dead those given up; --agent narrows it",
+		Short: "Show wakes that wait for their agent or their time, or with --dead those given up; --agent narrows it",
 		Args:  args(0),
 	}
 	cmd.Flags().BoolVar(&dead, "dead", false, "show wakes that were given up after too many tries")
@@ -242,17 +242,29 @@ func (a *app) getWakes() *cobra.Command {
 				return err
 			}
 		}
-		var reply message.SchedulerWakeList
-		if err := a.ask(ctx, subject.Scheduler(tenant, "wakes"), req, &reply); err != nil {
+		reply := message.SchedulerWakeList{Wakes: []message.PendingWake{}}
+		err = askAll(ctx, a, subject.Scheduler(tenant, "wakes"), &req, &req.Cursor, func(page message.SchedulerWakeList) string {
+			reply.Wakes = append(reply.Wakes, page.Wakes...)
+			return page.Cursor
+		})
+		if err != nil {
 			return err
 		}
 		return a.print(reply, func(w io.Writer) {
 			var lines [][]any
 			for _, p := range reply.Wakes {
-				lines = append(lines, []any{p.AgentID, p.Wake.WakeID, p.Wake.Mode, p.Wake.ChatID, p.Wake.CreatedAt, source(p.Wake.Source), firstLine(p.Wake.Message)})
+				lines = append(lines, []any{p.AgentID, p.Wake.WakeID, p.Wake.Mode, p.Wake.ChatID, p.Wake.CreatedAt, dash(p.Due), source(p.Wake.Source), firstLine(p.Wake.Message)})
 			}
-			rows(w, "AGENT WAKE MODE CHAT CREATED SOURCE MESSAGE", lines)
+			rows(w, "AGENT WAKE MODE CHAT CREATED DUE SOURCE MESSAGE", lines)
 		})
 	})
 	return cmd
+}
+
+// dash stands for what there is none of.
+func dash(s string) string {
+	if s == "" {
+		return "-"
+	}
+	return s
 }
