@@ -251,13 +251,16 @@ func TestNoTwoRuns(t *testing.T) {
 	j := job("slow", "Slow", "@every 1s")
 	j.RunOnStart = true
 	s.apply(withJobs(j))
-	startScheduler(t, s.ns)
-	startScheduler(t, s.ns)
+	patient := func(c *scheduler.Config) { c.TickWait = 2 * time.Second } // for machines that stall
+	startScheduler(t, s.ns, patient)
+	startScheduler(t, s.ns, patient)
 	ref := message.SchedulerEntryRef{AgentID: "support", EntryID: "slow"}
 	eventually(t, "a run", func() bool { mu.Lock(); defer mu.Unlock(); return runs == 1 })
 	_, err := call[message.SchedulerTriggered](s, "trigger", ref)
 	wantCode(t, err, errcode.Conflict, "")
-	time.Sleep(3500 * time.Millisecond) // three slots, and longer than a claim lasts unless prolonged
+	// Another's slots pass meanwhile, for longer than a claim lasts unless prolonged.
+	s.apply(agentWith("witness", schedule("often", "@every 1s", "x")))
+	eventually(t, "slots have passed", func() bool { return len(s.history("witness", "often")) >= 4 })
 	close(release)
 	eventually(t, "a skipped slot and a run after it", func() bool {
 		h := s.history("support", "slow")
@@ -281,7 +284,8 @@ func TestMissedSlots(t *testing.T) {
 	t.Parallel()
 	s := newSystem(t)
 	short := func(c *scheduler.Config) { c.MissedAfter, c.CatchUp = 3*time.Second, 4 }
-	first := startScheduler(t, s.ns, short)
+	clock := &scheduler.Clock{}
+	first := startWithClock(t, s.ns, clock, short)
 	const n = 20
 	var entries []message.ScheduleEntry
 	for i := range n {
@@ -304,9 +308,9 @@ func TestMissedSlots(t *testing.T) {
 		return true
 	})
 	stop(t, first)
-	time.Sleep(6500 * time.Millisecond) // the outage
+	clock.Forward(8) // the outage
 	a := s.listen("support", accept)
-	startScheduler(t, s.ns, short)
+	startWithClock(t, s.ns, clock, short)
 	eventually(t, "all go on, and know what they missed", func() bool {
 		for i := range n {
 			h := s.history("support", fmt.Sprint("e", i))

@@ -27,7 +27,7 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	// The tests wait for slots more than they work.
+	// The tests wait for JetStream's timers more than they work.
 	if err := flag.Set("test.parallel", "6"); err != nil {
 		panic(err)
 	}
@@ -73,6 +73,12 @@ func logger(t testing.TB) telemetry.Logger {
 // startScheduler starts one replica.
 func startScheduler(t testing.TB, ns *natstest.Server, mod ...func(*scheduler.Config)) *scheduler.Service {
 	t.Helper()
+	return startWithClock(t, ns, &scheduler.Clock{}, mod...)
+}
+
+// startWithClock starts one replica whose slots are due by a clock.
+func startWithClock(t testing.TB, ns *natstest.Server, clock *scheduler.Clock, mod ...func(*scheduler.Config)) *scheduler.Service {
+	t.Helper()
 	cfg := scheduler.DefaultConfig()
 	cfg.Bus = ns.Config()
 	cfg.TickWait, cfg.LeaseTTL = time.Second, 3*time.Second
@@ -80,6 +86,9 @@ func startScheduler(t testing.TB, ns *natstest.Server, mod ...func(*scheduler.Co
 		m(&cfg)
 	}
 	s, err := scheduler.New(cfg, logger(t), prometheus.NewRegistry())
+	if err == nil {
+		s.UseClock(clock)
+	}
 	start(t, s, err)
 	return s
 }

@@ -110,15 +110,23 @@ func TestConfigurationDecides(t *testing.T) {
 		!strings.HasSuffix(list[2].Next, "-01-01T00:00:00Z") || list[2].Timezone != "UTC" || list[2].Cron != "0 0 1 1 *" {
 		t.Errorf("%+v", list)
 	}
-	// An entry that is gone, and an agent that is, run no more.
-	s.apply(agentWith("support", schedule("year", "0 0 1 1 *", "x")))
-	n := 0
-	eventually(t, "its wakes end", func() bool {
-		before := n
-		n = len(a.accepted())
-		time.Sleep(1200 * time.Millisecond) // more than a slot: nothing may come
-		return before == n && n == len(a.accepted())
+	// An entry that is gone runs no more, while another's slots pass.
+	s.apply(agentWith("support", schedule("witness", "@every 1s", "witness"), schedule("year", "0 0 1 1 *", "x")))
+	gone := time.Now()
+	eventually(t, "slots have passed since", func() bool {
+		n := 0
+		for _, w := range a.accepted() {
+			if w.Message == "witness" {
+				n++
+			}
+		}
+		return n >= 2
 	})
+	for _, w := range a.accepted() {
+		if w.Message == "alone" && slotTime(t, w).After(gone) {
+			t.Errorf("woken by an entry that is gone: %+v", w)
+		}
+	}
 	if _, err := call[message.SchedulerHistory](s, "history", message.SchedulerEntryRef{AgentID: "support", EntryID: "alone"}); err == nil {
 		t.Error("the history of an entry that is gone")
 	}
@@ -134,18 +142,19 @@ func TestRunOnStart(t *testing.T) {
 	s.apply(agentWith("support", e))
 	a := s.listen("support", accept)
 	replicas := []*scheduler.Service{}
+	patient := func(c *scheduler.Config) { c.LeaseTTL = 20 * time.Second } // a replica that stalls is not gone
 	for range 3 {
-		replicas = append(replicas, startScheduler(t, s.ns))
+		replicas = append(replicas, startScheduler(t, s.ns, patient))
 	}
 	eventually(t, "the start's wake", func() bool { return len(a.accepted()) == 1 })
-	replicas = append(replicas, startScheduler(t, s.ns)) // one more is no start
+	replicas = append(replicas, startScheduler(t, s.ns, patient)) // one more is no start
 	e.TaskMessage = "two"
 	s.apply(agentWith("support", e))
 	eventually(t, "the definition's wake", func() bool { return len(a.accepted()) == 2 })
 	for _, r := range replicas {
 		stop(t, r)
 	}
-	startScheduler(t, s.ns)
+	startScheduler(t, s.ns, patient)
 	eventually(t, "the next start's wake", func() bool { return len(a.accepted()) == 3 })
 	s.apply(agentWith("support", e, schedule("other", "0 0 1 1 *", "x"))) // no change of it
 	must[message.SchedulerTriggered](s, "trigger", message.SchedulerEntryRef{AgentID: "support", EntryID: "other"})
@@ -170,11 +179,15 @@ func TestTriggerPauseResume(t *testing.T) {
 	if p := must[message.SchedulerPaused](s, "pause", ref); !p.Paused {
 		t.Error("not paused")
 	}
-	eventually(t, "what ran has ended", func() bool {
-		n := len(s.history("support", "often"))
-		time.Sleep(1100 * time.Millisecond) // a slot passes; nothing may run
-		return n == len(s.history("support", "often"))
-	})
+	paused := time.Now()
+	witness := message.SchedulerEntryRef{AgentID: "witness", EntryID: "often"}
+	s.apply(agentWith("witness", schedule("often", "@every 1s", "x")))
+	eventually(t, "slots have passed since", func() bool { return len(s.history(witness.AgentID, witness.EntryID)) >= 2 })
+	for _, h := range s.history("support", "often") {
+		if at, err := time.Parse(time.RFC3339, h.ScheduledAt); err != nil || at.After(paused) {
+			t.Errorf("it ran while it was paused: %+v, %v", h, err)
+		}
+	}
 	n := len(s.history("support", "often"))
 	if l := must[message.SchedulerEntries](s, "list", message.SchedulerList{AgentID: "support"}).Entries; !l[0].Paused || l[0].Next != "" {
 		t.Errorf("%+v", l[0])

@@ -109,6 +109,7 @@ type Service struct {
 	cfg Config
 	log telemetry.Logger
 	reg prometheus.Registerer
+	now func() time.Time // by which slots are due
 
 	mu      sync.Mutex
 	nc      *nats.Conn // nil unless started
@@ -120,7 +121,7 @@ func New(cfg Config, log telemetry.Logger, reg prometheus.Registerer) (*Service,
 	if err := cfg.Validate(); err != nil {
 		return nil, err
 	}
-	return &Service{cfg: cfg, log: log, reg: reg}, nil
+	return &Service{cfg: cfg, log: log, reg: reg, now: time.Now}, nil
 }
 
 // Start connects, makes the streams, and works when it returns. A registry that
@@ -177,7 +178,7 @@ func (s *Service) start(ctx context.Context) (*nats.Conn, error) {
 		return nil, err
 	}
 	cfgs := configs.New(nc, s.log)
-	planner := plan.New(bucket, tm, here.Epoch())
+	planner := plan.New(bucket, tm, here.Epoch(), s.now)
 	reconciler := plan.NewReconciler(planner, cfgs, s.log)
 	if err := cfgs.Watch(reconciler.Changed); err != nil {
 		return nil, err

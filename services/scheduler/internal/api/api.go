@@ -189,7 +189,7 @@ func (a *API) trigger(ctx context.Context, tenant string, ref message.SchedulerE
 	if rec.Running(time.Now()) {
 		return message.SchedulerTriggered{}, running
 	}
-	now := time.Now()
+	now := a.planner.Now()
 	body, err := message.Marshal(timers.Body{Cause: timers.CauseTrigger, At: now.UnixMilli()})
 	if err != nil {
 		return message.SchedulerTriggered{}, err
@@ -232,7 +232,7 @@ func (a *API) resume(ctx context.Context, tenant string, ref message.SchedulerEn
 		if !r.Paused {
 			return jobs.Keep
 		}
-		now := time.Now()
+		now := a.planner.Now()
 		if r.Enabled {
 			plan.Passed(r, e, now.Add(time.Millisecond), now, message.SlotSkipped)
 		}

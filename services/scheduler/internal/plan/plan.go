@@ -19,11 +19,22 @@ type Planner struct {
 	jobs   *jobs.Bucket
 	timers *timers.Stream
 	epoch  string // of the system's start
+	now    func() time.Time
 }
 
-// New makes a Planner.
-func New(j *jobs.Bucket, t *timers.Stream, epoch string) *Planner {
-	return &Planner{jobs: j, timers: t, epoch: epoch}
+// New makes a Planner. now is the clock by which slots are due; claims and leases
+// are kept by the machine's own, whatever it is.
+func New(j *jobs.Bucket, t *timers.Stream, epoch string, now func() time.Time) *Planner {
+	return &Planner{jobs: j, timers: t, epoch: epoch, now: now}
+}
+
+// Now is the time by which slots are due.
+func (p *Planner) Now() time.Time { return p.now() }
+
+// fires is when a timer of JetStream, which knows its own clock only, must fire to
+// be due at t.
+func (p *Planner) fires(t time.Time) time.Time {
+	return t.Add(time.Until(p.now()).Round(time.Second) * -1)
 }
 
 // Key is an entry's key in the bucket.
@@ -33,12 +44,12 @@ func Key(e entry.Entry) string { return jobs.Key(e.Tenant, e.Agent, e.ID) }
 // configuration, the one that runs, and returns its record. stale is true when a
 // later configuration has been adopted already, which then stands.
 func (p *Planner) Adopt(ctx context.Context, e entry.Entry, config uint64, known jobs.Record) (r jobs.Record, stale bool, err error) {
-	if changed, stale := adopt(&known, e, config, time.Now()); !changed {
+	if changed, stale := adopt(&known, e, config, p.now()); !changed {
 		return known, stale, nil
 	}
 	r, err = p.jobs.Update(ctx, Key(e), func(r *jobs.Record) error {
 		var changed bool
-		if changed, stale = adopt(r, e, config, time.Now()); !changed {
+		if changed, stale = adopt(r, e, config, p.now()); !changed {
 			return jobs.Keep
 		}
 		return nil
@@ -99,7 +110,7 @@ func (p *Planner) Arm(ctx context.Context, e entry.Entry, r jobs.Record) error {
 	if err != nil {
 		return err
 	}
-	return p.timers.Arm(ctx, Parts(e, entry.Slot(slot)), e.Due(slot), body)
+	return p.timers.Arm(ctx, Parts(e, entry.Slot(slot)), p.fires(e.Due(slot)), body)
 }
 
 // Start names the start for which an entry with runOnStart runs once: that of the
@@ -118,7 +129,7 @@ func (p *Planner) FireStart(ctx context.Context, e entry.Entry, r jobs.Record) e
 	if !e.RunOnStart || !r.Runs() || r.Started == p.Start(e) {
 		return nil
 	}
-	body, err := message.Marshal(timers.Body{Cause: timers.CauseStart, At: time.Now().UnixMilli()})
+	body, err := message.Marshal(timers.Body{Cause: timers.CauseStart, At: p.now().UnixMilli()})
 	if err != nil {
 		return err
 	}

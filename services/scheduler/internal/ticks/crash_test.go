@@ -60,7 +60,7 @@ func startReplica(t *testing.T, ns *natstest.Server, at func(step, entry string)
 		t.Fatal(err)
 	}
 	cfgs := configs.New(nc, telemetry.Discard())
-	planner := plan.New(bucket, tm, "epoch")
+	planner := plan.New(bucket, tm, "epoch", time.Now)
 	rec := plan.NewReconciler(planner, cfgs, telemetry.Discard())
 	if err := cfgs.Watch(rec.Changed); err != nil {
 		t.Fatal(err)

@@ -206,7 +206,7 @@ func (r *Runner) resume(ctx context.Context, e entry.Entry, rec jobs.Record) (ow
 	}
 	if c != nil && o.TickID == c.TickID {
 		end := message.SlotEntry{
-			TickID: c.TickID, ScheduledAt: stamp(time.UnixMilli(c.Slot)), EndedAt: stamp(time.Now()), Attempt: c.Attempt,
+			TickID: c.TickID, ScheduledAt: stamp(time.UnixMilli(c.Slot)), EndedAt: stamp(r.planner.Now()), Attempt: c.Attempt,
 			Outcome: message.SlotRan, Action: message.ActionNone, Summary: "finished after an interruption",
 		}
 		if o.Wake != nil {
@@ -237,7 +237,7 @@ func (r *Runner) trouble(ctx context.Context, n *run, err error) (message.SlotEn
 		return message.SlotEntry{}, errors.Join(context.Cause(ctx), err)
 	}
 	pause := time.Second << min(n.claim.Attempt-1, 5)
-	again := time.Now().Add(pause)
+	again := r.planner.Now().Add(pause)
 	next := n.e.After(n.slot)
 	within := n.cause != timers.CauseSlot || next.IsZero() || n.e.Due(next).After(again)
 	if errcode.From(err).Retryable && (n.e.Kind == entry.KindSchedule || n.claim.Attempt < jobTries && within) {

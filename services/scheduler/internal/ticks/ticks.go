@@ -199,7 +199,7 @@ func (r *Runner) try(ctx context.Context, p subject.TickParts, body timers.Body,
 	if err != nil {
 		return err
 	}
-	if !ok || e.Revision != p.Revision && !standsFor(e, body) {
+	if !ok || e.Revision != p.Revision && !standsFor(e, body, r.planner.Now()) {
 		return r.drop(ctx, p, rec)
 	}
 	finished, err := r.resume(ctx, e, rec)
@@ -207,7 +207,7 @@ func (r *Runner) try(ctx context.Context, p subject.TickParts, body timers.Body,
 		return err
 	}
 	ref := configs.Ref{Tenant: e.Tenant, Agent: e.Agent}
-	if r.missed(e, body, time.Now()) {
+	if r.missed(e, body, r.planner.Now()) {
 		overdue := r.overdue[e.Kind]
 		if !overdue.enter(ctx, ref, 0) {
 			return &later{in: fullPause + rand.N(2*fullPause), why: errors.New("too many are made up for at once")}
@@ -229,7 +229,7 @@ func (r *Runner) try(ctx context.Context, p subject.TickParts, body timers.Body,
 	if run == nil { // it has ended before, or is not to run
 		return r.arm(ctx, e)
 	}
-	r.metrics.Lateness.Observe(max(0, time.Since(run.due).Seconds()))
+	r.metrics.Lateness.Observe(max(0, r.planner.Now().Sub(run.due).Seconds()))
 	r.step("claimed", e.ID)
 	end, err := r.perform(ctx, run)
 	if err != nil {
@@ -246,10 +246,10 @@ func (r *Runner) try(ctx context.Context, p subject.TickParts, body timers.Body,
 // standsFor tells whether a tick of an older definition is good for the one that
 // runs now: its time is one of its slots too. Otherwise an entry whose definition
 // is changed again and again would never run. What runs is the definition of now.
-func standsFor(e entry.Entry, body timers.Body) bool {
+func standsFor(e entry.Entry, body timers.Body, now time.Time) bool {
 	switch at := time.UnixMilli(body.At); body.Cause {
 	case timers.CauseSlot:
-		return e.After(at.Add(-time.Millisecond)).Equal(at) && !time.Now().Before(e.Due(at))
+		return e.After(at.Add(-time.Millisecond)).Equal(at) && !now.Before(e.Due(at))
 	case timers.CauseTrigger:
 		return true
 	}
@@ -337,7 +337,7 @@ func (r *Runner) begin(ctx context.Context, e entry.Entry, p subject.TickParts, 
 	var out *run
 	_, err := r.jobs.Update(ctx, plan.Key(e), func(rec *jobs.Record) error {
 		out = nil
-		now := time.Now()
+		now, clock := r.planner.Now(), time.Now()
 		if rec.Revision != e.Revision {
 			return errChanged
 		}
@@ -345,7 +345,7 @@ func (r *Runner) begin(ctx context.Context, e entry.Entry, p subject.TickParts, 
 		if n == nil && !skipped {
 			return errNothing
 		}
-		if rec.Running(now) {
+		if rec.Running(clock) {
 			return &later{in: runningPause, why: errors.New("it is running")}
 		}
 		if c := rec.Claim; c != nil && c.Owner != finished {
@@ -356,7 +356,7 @@ func (r *Runner) begin(ctx context.Context, e entry.Entry, p subject.TickParts, 
 		}
 		n.claim = jobs.Claim{
 			TickID: n.tickID, Attempt: 1, Owner: uuid.NewString(), Tool: e.Tool, Cause: n.cause, Slot: n.slot.UnixMilli(),
-			Since: now.UnixMilli(), Until: now.Add(r.opts.Wait).UnixMilli(),
+			Since: now.UnixMilli(), Until: clock.Add(r.opts.Wait).UnixMilli(),
 		}
 		if c := rec.Claim; c != nil && c.TickID == n.tickID {
 			n.claim.Attempt, n.claim.Order, n.claim.Since = c.Attempt+1, c.Order, c.Since
@@ -404,7 +404,7 @@ func (r *Runner) choose(rec *jobs.Record, e entry.Entry, p subject.TickParts, bo
 			n.slot = last
 		}
 		if e.SkipMissed && now.Sub(e.Due(n.slot)) > r.opts.Grace {
-			if rec.Running(now) {
+			if rec.Running(time.Now()) {
 				return nil, true
 			}
 			r.passed(rec, e, n.slot.Add(time.Millisecond), now, message.SlotMissed)
@@ -443,7 +443,7 @@ func (r *Runner) perform(ctx context.Context, n *run) (message.SlotEntry, error)
 	end, err := r.act(ctx, n)
 	cancel(nil)
 	<-kept
-	end.TickID, end.ScheduledAt, end.EndedAt, end.Attempt = n.tickID, stamp(n.slot), stamp(time.Now()), n.claim.Attempt
+	end.TickID, end.ScheduledAt, end.EndedAt, end.Attempt = n.tickID, stamp(n.slot), stamp(r.planner.Now()), n.claim.Attempt
 	return end, err
 }
 
@@ -529,7 +529,7 @@ func (r *Runner) end(ctx context.Context, e entry.Entry, c jobs.Claim, end messa
 		if rec.Claim == nil || rec.Claim.Owner != c.Owner {
 			return errNotOurs
 		}
-		now := time.Now()
+		now := r.planner.Now()
 		rec.Claim = nil
 		rec.Unsettled = rec.Unsettled || end.Outcome == message.SlotFailed && c.Tool != ""
 		slot := time.UnixMilli(c.Slot)
