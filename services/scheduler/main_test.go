@@ -81,7 +81,7 @@ func startWithClock(t testing.TB, ns *natstest.Server, clock *scheduler.Clock, m
 	t.Helper()
 	cfg := scheduler.DefaultConfig()
 	cfg.Bus = ns.Config()
-	cfg.TickWait, cfg.LeaseTTL = time.Second, 3*time.Second
+	cfg.TickWait, cfg.LeaseTTL = 3*time.Second, 3*time.Second
 	for _, m := range mod {
 		m(&cfg)
 	}

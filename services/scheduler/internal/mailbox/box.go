@@ -149,6 +149,7 @@ func (b *box) read(ctx context.Context, n int) bool {
 		if ctx.Err() == nil {
 			b.d.log.Warn("mailbox not read", "tenant", b.ref.Tenant, "agent", b.ref.Agent, "err", err)
 		}
+		b.starved = time.Now() // not again at once
 		return false
 	}
 	b.more = more
@@ -177,8 +178,8 @@ func (b *box) scan() time.Duration {
 	if b.starved.IsZero() {
 		b.starved = time.Now()
 	}
-	if b.lines.len() == 0 || b.lines.len() >= mostKnown {
-		return lookAgain // reading failed, or there is no room
+	if b.lines.len() >= mostKnown {
+		return lookAgain // for room
 	}
 	return max(0, scanAfter-time.Since(b.starved))
 }
