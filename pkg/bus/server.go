@@ -118,7 +118,9 @@ func logOutages(nc *nats.Conn, log telemetry.Logger) {
 	})
 }
 
-// Handle adds an endpoint.
+// Handle adds an endpoint. It does not see requests without a reply subject, or
+// whose reply subject is one of ours or of NATS: nothing is done for them, and
+// nothing is published there.
 func (s *Server) Handle(e Endpoint) error {
 	if e.Queue == "" {
 		e.Queue = s.svc.Info().Name
@@ -126,6 +128,11 @@ func (s *Server) Handle(e Endpoint) error {
 	err := s.svc.AddEndpoint(e.Name, micro.HandlerFunc(func(r micro.Request) {
 		// The callback is the subscription's only goroutine: hand the work on.
 		in := &Incoming{Subject: r.Subject(), Header: nats.Header(r.Headers()), Data: r.Data(), Reply: r.Reply()}
+		if !answerable(in.Reply) {
+			s.requests.WithLabelValues(e.Name, string(errcode.InvalidRequest)).Inc()
+			s.log.Debug("not served: the reply subject is no inbox", "endpoint", e.Name, "subject", in.Subject, "reply", in.Reply)
+			return
+		}
 		switch s.gate.enter() {
 		case admitted:
 			s.crew.Go(func() { s.serve(e, in) })
@@ -211,9 +218,9 @@ func (s *Server) replyError(reply string, err error) *nats.Msg {
 	return m
 }
 
-// send publishes a reply to whoever asked for one.
+// send publishes a reply, if there is one.
 func (s *Server) send(in *Incoming, m *nats.Msg) {
-	if in.Reply == "" || m == nil {
+	if m == nil {
 		return
 	}
 	if err := s.nc.PublishMsg(m); err != nil {

@@ -220,9 +220,6 @@ func (h *Handler) get(ctx context.Context, c call, waitMs int64, in *bus.Incomin
 	if waitMs < 0 || waitMs > maxWait.Milliseconds() {
 		return nil, errcode.Field("waitMs", "must be 0 to %d", maxWait.Milliseconds())
 	}
-	if in.Reply == "" {
-		return bus.NoReply, nil
-	}
 	if wait == 0 {
 		v, _, err := h.look(ctx, c, true)
 		return v, err
