@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"strings"
 	"sync"
 	"time"
 
@@ -21,8 +22,8 @@ import (
 
 const (
 	// workingEvery is how often a submitted call that waits or runs shows that
-	// it does; the consumer delivers it to another worker after 30 s without.
-	workingEvery = 5 * time.Second
+	// it does; the consumer delivers it to another worker after 10 s without.
+	workingEvery = 2 * time.Second
 	// maxDeliveries is how often a submitted call is tried before its workers
 	// count as lost.
 	maxDeliveries = 5
@@ -195,20 +196,26 @@ func (s *submits) take(h *hosted, m *nats.Msg) {
 	})
 }
 
-// working extends the time that the consumer gives a message, until stopped.
+// working extends the time that the consumer gives a message, until stopped:
+// every two seconds, and as soon as NATS is back after an outage.
 func (s *submits) working(m *nats.Msg) (stop func()) {
 	done := make(chan struct{})
 	var once sync.Once
 	go func() {
 		t := time.NewTicker(workingEvery)
 		defer t.Stop()
+		round := s.untilReconnect()
 		for {
 			select {
 			case <-t.C:
-				s.answer(m, ackWorking)
+			case <-round.Done():
+				if round = s.untilReconnect(); round.Err() != nil { // the worker stops
+					round = context.Background()
+				}
 			case <-done:
 				return
 			}
+			s.answer(m, ackWorking)
 		}
 	}()
 	return func() { once.Do(func() { close(done) }) }
@@ -246,13 +253,19 @@ func (s *submits) run(h *hosted, m *nats.Msg) []byte {
 		return ackNever
 	}
 	log := s.w.log.With("tool", h.def.Name, "tenant", c.who.Tenant, "agent", c.who.Agent, "call", c.req.CallID)
-	over, gerr := s.ended(ctx, c)
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	defer s.w.running.enter(callKey{c.who.Tenant, c.who.Agent, c.req.CallID}, cancel)()
+	over, gerr := s.ended(c)
 	switch {
 	case over:
 		return ackDone
 	case gerr != nil:
-		log.Debug("submitted call put off", "err", gerr)
-		return nak(backoff(c.tries))
+		log.Debug("submitted call given back", "err", gerr)
+		return nak(0)
+	}
+	if ctx.Err() != nil {
+		err = ended(ctx) // cancelled before it began
 	}
 	if c.tries > maxDeliveries {
 		err = errcode.New(errcode.WorkerLost, "%s was begun %d times and no worker finished it", h.def.Name, maxDeliveries)
@@ -301,19 +314,27 @@ func (s *submits) read(ctx context.Context, h *hosted, m *nats.Msg) (submitted, 
 	defer cancel()
 	body, err := s.w.spill(c.who).In(ctx, s.w.nc, m.Header, m.Data)
 	if err != nil {
-		if id := m.Header.Get(message.HeaderCallID); subject.CheckName("callId", id) == nil {
-			c.req.CallID = id
-		}
+		c.req.CallID = headerID(m.Header)
 		return c, fmt.Errorf("fetch the arguments: %w", err)
 	}
 	req, depth, err := readCall(body, m.Header)
 	id := submittedID(body)
 	if id == "" {
+		c.req.CallID = headerID(m.Header)
 		return c, cmp.Or[error](err, errcode.Field("callId", "is required"))
 	}
 	c.req, c.depth = req, depth
 	c.req.CallID = id
 	return c, err
+}
+
+// headerID is the call id that a message's header names, for a body that cannot
+// be had or read; "" when there is no valid one.
+func headerID(h nats.Header) string {
+	if id := h.Get(message.HeaderCallID); subject.CheckName("callId", id) == nil {
+		return id
+	}
+	return ""
 }
 
 // submittedID is the call id of a body, however broken the rest; "" when there
@@ -330,24 +351,32 @@ func submittedID(body []byte) string {
 }
 
 // ended tells whether the call's end is recorded: it came again, or was
-// submitted again.
-func (s *submits) ended(ctx context.Context, c submitted) (bool, error) {
-	ctx, cancel := context.WithTimeout(ctx, recordTimeout)
-	defer cancel()
-	r, err := results.NewRecorder(s.w.nc, c.who.Tenant, c.who.Agent).Get(ctx, c.req.CallID, 0)
-	if errors.Is(err, errcode.NotFound) {
-		return false, nil
+// submitted again. It asks until it is answered, or this worker stops: as long as
+// nobody knows, no worker could begin the call, and giving it back would count as
+// a try.
+func (s *submits) ended(c submitted) (bool, error) {
+	of := results.NewRecorder(s.w.nc, c.who.Tenant, c.who.Agent)
+	for {
+		ctx, cancel := context.WithTimeout(s.pulling, recordTimeout)
+		r, err := of.Get(ctx, c.req.CallID, 0)
+		cancel()
+		switch {
+		case err == nil:
+			return r.State == message.ResultDone, nil
+		case errors.Is(err, errcode.NotFound):
+			return false, nil
+		case s.pulling.Err() != nil:
+			return false, errStopping
+		}
+		s.w.log.Debug("submitted call not begun yet", "tenant", c.who.Tenant, "agent", c.who.Agent, "call", c.req.CallID, "err", err)
+		s.rest(pullPause)
 	}
-	return r.State == message.ResultDone, err
 }
 
 // record keeps trying until the end is recorded, or this worker stops.
 func (s *submits) record(ctx context.Context, who subject.Agent, end message.ResultComplete, failed error) error {
 	if failed != nil {
-		var err error
-		if end.Error, err = message.Marshal(errcode.From(failed)); err != nil {
-			return err
-		}
+		end.Error = errorBody(errcode.From(failed))
 	}
 	to := results.NewRecorder(s.w.nc, who.Tenant, who.Agent)
 	for {
@@ -359,14 +388,36 @@ func (s *submits) record(ctx context.Context, who subject.Agent, end message.Res
 			return nil
 		case end.Reply != nil && !errcode.From(err).Retryable:
 			// For one, a reply over the limit: that is then the call's end.
-			end.Reply = nil
-			if end.Error, err = message.Marshal(errcode.From(err)); err != nil {
-				return err
-			}
+			failed, end.Reply, end.Error = err, nil, errorBody(errcode.From(err))
+		case errors.Is(err, errcode.TooLarge) && failed != nil:
+			// An error over the limit loses what makes it large, never its code.
+			end.Error, failed = errorBody(brief(errcode.From(failed))), nil
 		case !errcode.From(err).Retryable || s.pulling.Err() != nil:
 			return err
 		default:
 			s.rest(pullPause)
 		}
 	}
+}
+
+func errorBody(e *errcode.Error) json.RawMessage {
+	b, err := message.Marshal(e)
+	if err != nil { // its details have no JSON form
+		b, _ = message.Marshal(brief(e))
+	}
+	return b
+}
+
+// briefText is how much of a text an error keeps that is too large, in bytes.
+const briefText = 1 << 10
+
+// brief is e without its details, and with the beginning of its text.
+func brief(e *errcode.Error) *errcode.Error {
+	text := e.Message
+	if len(text) > briefText {
+		text = strings.ToValidUTF8(text[:briefText], "") + "…"
+	}
+	short := errcode.New(e.Code, "%s", text)
+	short.Retryable = e.Retryable
+	return short
 }

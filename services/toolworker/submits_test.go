@@ -12,13 +12,16 @@ import (
 
 	"github.com/google/uuid"
 	"github.com/nats-io/nats.go/jetstream"
+	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/toolbus/toolbus/contracts/errcode"
 	"github.com/toolbus/toolbus/contracts/message"
 	"github.com/toolbus/toolbus/contracts/subject"
 	"github.com/toolbus/toolbus/pkg/agent"
 	"github.com/toolbus/toolbus/pkg/bus"
+	"github.com/toolbus/toolbus/pkg/telemetry"
 	"github.com/toolbus/toolbus/pkg/tool"
+	"github.com/toolbus/toolbus/pkg/worker"
 )
 
 func submit(t *testing.T, a *agent.Client, toolName string, args any, opts ...agent.Option) string {
@@ -214,9 +217,43 @@ func TestASubmitNobodyCanAnswerToIsDropped(t *testing.T) {
 			t.Errorf("%s: got %v", id, err)
 		}
 	}
+	// So does one that is unreadable, when its header says who it is.
+	for id, body := range map[string]string{"h-1": `nonsense`, "h-2": `{"callId":"h-2"} {}`, "h-3": `{}`, "h-4": `{"callId":"a.b"}`, "h-5": "{\"callId\":\"\xff\"}"} {
+		m, err := bus.NewMsg(subject.AgentSubmit("acme", "bot", "count"), []byte(body))
+		if err != nil {
+			t.Fatal(err)
+		}
+		m.Header.Set(message.HeaderCallID, id)
+		if _, err := bus.RequestMsg(t.Context(), s.nc, m); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := wait(t, a, id); !errors.Is(err, errcode.InvalidRequest) {
+			t.Errorf("%s: got %v", id, err)
+		}
+	}
 	if ran.Load() != 0 {
 		t.Errorf("%d ran", ran.Load())
 	}
+}
+
+// What a submitted call says when it fails may be longer than a message.
+func TestASubmittedCallThatFailsAtLengthRunsOnce(t *testing.T) {
+	s := start(t)
+	var ran atomic.Int64
+	long := fn("long", func(context.Context, *tool.Call) (tool.Result, error) {
+		ran.Add(1)
+		e := errcode.New(errcode.QuotaExceeded, "%s", "the disk is full: "+strings.Repeat("ä", 1<<20))
+		e.Details = &errcode.Details{Fields: []errcode.FieldFault{{Field: "x", Message: strings.Repeat("y", 1<<20)}}}
+		return tool.Result{}, e
+	})
+	s.worker(nil, long)
+	s.apply("acme", grantAll(long))
+	a := s.agent("acme", "bot")
+	_, err := wait(t, a, submit(t, a, "long", nil))
+	if !errors.Is(err, errcode.QuotaExceeded) || !strings.Contains(err.Error(), "the disk is full") || ran.Load() != 1 {
+		t.Errorf("got %.300v after %d runs", err, ran.Load())
+	}
+	s.emptied("long")
 }
 
 func TestCancelEndsASubmittedCall(t *testing.T) {
@@ -440,5 +477,53 @@ func TestSubmitWithoutTheStateServiceIsUnavailable(t *testing.T) {
 	}
 	if _, err := uuid.Parse(id); err != nil {
 		t.Errorf("the id to submit again with: %v", err)
+	}
+}
+
+// A worker that loses its network cannot give its calls back.
+func TestTheCallOfALostWorkerRunsElsewhereWithinSeconds(t *testing.T) {
+	s := start(t)
+	began := make(chan string, 8)
+	work := fn("work", func(ctx context.Context, c *tool.Call) (tool.Result, error) {
+		began <- c.InstanceID
+		if len(began) > 1 {
+			return tool.OK("%s", c.InstanceID), nil
+		}
+		<-ctx.Done()
+		return tool.Result{}, ctx.Err()
+	})
+	s.apply("acme", grantAll(work))
+	a := s.agent("acme", "bot")
+	proxy := newProxy(t, s.nats.URL())
+	cfg := worker.DefaultConfig()
+	cfg.Bus = bus.Config{Server: proxy.url}
+	lost, err := worker.New(cfg, []tool.Tool{work}, telemetry.Discard(), prometheus.NewRegistry())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := lost.Start(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	defer func() { // it cannot say goodbye
+		ctx, cancel := context.WithTimeout(context.Background(), 10*time.Millisecond)
+		defer cancel()
+		_ = lost.Stop(ctx)
+	}()
+	id := submit(t, a, "work", nil)
+	within(t, 5*time.Second, func() error {
+		if len(began) == 0 {
+			return errors.New("not begun")
+		}
+		return nil
+	})
+	proxy.cut()
+	cut := time.Now()
+	next := s.worker(nil, work)
+	r, err := wait(t, a, id)
+	if err != nil || r.Content != next.ID() || time.Since(cut) > 15*time.Second {
+		t.Errorf("got %+v, %v after %s", r, err, time.Since(cut))
+	}
+	if n := len(began); n != 2 {
+		t.Errorf("begun %d times", n)
 	}
 }

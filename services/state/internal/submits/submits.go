@@ -25,7 +25,7 @@ type Limits struct {
 
 // Of the durable consumers.
 const (
-	ackWait       = 30 * time.Second // a worker at work extends it
+	ackWait       = 10 * time.Second // a worker at work extends it every two seconds
 	maxAckPending = 10_000           // calls of one tool running at once, in all workers
 	maxWaiting    = 4096             // pulls of one tool waiting at once: one per free slot of all workers
 )
