@@ -309,6 +309,30 @@ type ResultGet struct {
 	WaitMs int64  `json:"waitMs,omitempty"`
 }
 
+// ResultClaim asks for the right to run a submitted call; for workers, before
+// they begin, and again well before the reply's LeaseMs have passed while it runs.
+type ResultClaim struct {
+	CallID  string `json:"callId"`
+	RunID   string `json:"runId"`             // of this run, made by the worker
+	Submit  uint64 `json:"submit"`            // the stream sequence of the message that submitted it
+	Release bool   `json:"release,omitempty"` // give the right back: the call was not run to its end
+}
+
+// States of a claim.
+const (
+	ClaimGranted   = "granted"   // run it
+	ClaimRunning   = "running"   // another run of the same message is under way: ask again after a second
+	ClaimDuplicate = "duplicate" // it was submitted twice, and the other message is under way: acknowledge this one
+	ClaimDone      = "done"      // it has ended: acknowledge the message
+	ClaimReleased  = "released"  // answers Release
+)
+
+// ResultClaimed answers ResultClaim.
+type ResultClaimed struct {
+	State   string `json:"state"`
+	LeaseMs int64  `json:"leaseMs"` // how long a granted claim stands
+}
+
 // ResultComplete records the end of a submitted call; for workers. Exactly one
 // of Reply, ReplyBlob and Error is set.
 type ResultComplete struct {

@@ -56,6 +56,7 @@ const (
 	StreamSubmits   = "TOOLBUS_SUBMITS"   // state: submitted calls that wait
 	StreamTimers    = "TOOLBUS_TIMERS"    // scheduler: timers and the ticks they become
 	StreamWakes     = "TOOLBUS_WAKES"     // scheduler: wakes not yet accepted
+	BucketClaims    = "toolbus_claims"    // state: which submitted call runs where
 	BucketResults   = "toolbus_results"   // state: results of submitted and idempotent calls
 	BucketJobs      = "toolbus_jobs"      // scheduler: what each entry did last
 	BucketAgents    = "toolbus_agents"    // registry
@@ -356,7 +357,7 @@ func ParseChangesResult(s string) (tenant, agent, callID string, err error) {
 	return t[2], t[3], callID, nil
 }
 
-// ResultKey is a result's key in BucketResults.
+// ResultKey is a call's key in BucketResults and BucketClaims.
 func ResultKey(tenant, agent, callID string) string {
 	return tenant + "." + agent + "." + Escape(callID)
 }

@@ -29,8 +29,7 @@ const (
 // result is kept for Result and Wait under the returned call id.
 //
 // unavailable means that the call is not known to be stored: submit it again
-// with the same CallID. What was submitted twice runs once, unless the second
-// begins while the first still runs. Whether the tool is granted and the
+// with the same CallID: what was submitted twice runs once. Whether the tool is granted and the
 // arguments fit is found out when the call runs: such errors are its result.
 //
 // Chat, CallID and Timeout (of the run, from its start) apply.

@@ -132,6 +132,18 @@ func (r *Reader) spill() bus.Spill {
 	return bus.Spill{Family: r.family, Tenant: r.tenant, Agent: r.agent}
 }
 
+// Claim asks for the right to run a call, renews it, or gives it back; see
+// message.ResultClaim. It tries again while the service is unavailable, within
+// ctx (10 s when it has no deadline).
+func (r *Recorder) Claim(ctx context.Context, claim message.ResultClaim) (message.ResultClaimed, error) {
+	var out message.ResultClaimed
+	if err := r.check(claim.CallID); err != nil {
+		return out, err
+	}
+	err := bus.Retry(ctx, r.nc, subject.Result(r.tenant, r.agent, "claim"), claim, &out)
+	return out, err
+}
+
 // envelope is what a result needs in a message beside its reply.
 const envelope = 1 << 10
 

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"math"
 	"strconv"
 	"strings"
 	"time"
@@ -129,17 +130,25 @@ func isDelivered(m *nats.Msg) bool { return strings.HasPrefix(m.Reply, ackPrefix
 
 // delivered is how often a message was delivered, this time included; 0 when
 // its reply subject does not say.
-func delivered(m *nats.Msg) int {
+func delivered(m *nats.Msg) int { return int(min(ackNumber(m, 0), math.MaxInt32)) }
+
+// sequence is a message's number in its stream; 0 when its reply subject does
+// not say.
+func sequence(m *nats.Msg) uint64 { return ackNumber(m, 1) }
+
+// ackNumber is one of the numbers behind the consumer's name in the reply
+// subject of a delivered message.
+func ackNumber(m *nats.Msg, i int) uint64 {
 	t := strings.Split(strings.TrimPrefix(m.Reply, ackPrefix), ".")
-	at := 2 // <stream>.<consumer>.<delivered>.…
+	at := 2 // <stream>.<consumer>.<delivered>.<stream sequence>.…
 	if len(t) > 7 {
 		at = 4 // <domain>.<account>.<stream>.<consumer>.<delivered>.…
 	}
-	if len(t) <= at {
+	if len(t) <= at+i {
 		return 0
 	}
-	n, err := strconv.Atoi(t[at])
-	if err != nil || n < 0 {
+	n, err := strconv.ParseUint(t[at+i], 10, 64)
+	if err != nil {
 		return 0
 	}
 	return n

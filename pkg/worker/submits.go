@@ -1,6 +1,7 @@
 package worker
 
 import (
+	"bytes"
 	"cmp"
 	"context"
 	"encoding/json"
@@ -11,6 +12,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/google/uuid"
 	"github.com/nats-io/nats.go"
 
 	"github.com/toolbus/toolbus/contracts/errcode"
@@ -18,6 +20,7 @@ import (
 	"github.com/toolbus/toolbus/contracts/subject"
 	"github.com/toolbus/toolbus/pkg/bus"
 	"github.com/toolbus/toolbus/pkg/results"
+	"github.com/toolbus/toolbus/pkg/telemetry"
 )
 
 const (
@@ -27,6 +30,11 @@ const (
 	// maxDeliveries is how often a submitted call is tried before its workers
 	// count as lost.
 	maxDeliveries = 5
+	// renewEvery is how often a running call's claim is renewed, which stands for
+	// 8 s.
+	renewEvery = 2 * time.Second
+	// runningPause is the rest before an earlier run is looked for again.
+	runningPause = time.Second
 	// pullPause is the rest after a pull that failed.
 	pullPause = 250 * time.Millisecond
 	// recordTimeout limits one try to record an end.
@@ -43,7 +51,8 @@ var errStopping = errcode.New(errcode.Unavailable, "the worker is stopping")
 //
 // A submitted call runs at least once: its end is recorded before its message
 // is acknowledged, and a message that comes again runs again only when no end
-// is recorded. A worker that dies, or loses NATS for longer than the consumer
+// is recorded. A claim keeps a call that was submitted twice from running twice
+// at a time. A worker that dies, or loses NATS for longer than the consumer
 // waits, leaves the call to another one, though it may have run.
 type submits struct {
 	w *Worker
@@ -238,7 +247,7 @@ type submitted struct {
 
 // run runs a message's call, in a slot that is taken, and records its end. It
 // returns the answer to the consumer.
-func (s *submits) run(h *hosted, m *nats.Msg) []byte {
+func (s *submits) run(h *hosted, m *nats.Msg) (answer []byte) {
 	ran := false
 	defer func() {
 		if !ran {
@@ -256,14 +265,24 @@ func (s *submits) run(h *hosted, m *nats.Msg) []byte {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	defer s.w.running.enter(callKey{c.who.Tenant, c.who.Agent, c.req.CallID}, cancel)()
-	over, gerr := s.ended(c)
-	switch {
-	case over:
+	run := message.ResultClaim{CallID: c.req.CallID, RunID: uuid.NewString(), Submit: sequence(m)}
+	to := results.NewRecorder(s.w.nc, c.who.Tenant, c.who.Agent)
+	switch s.claim(log, to, run) {
+	case message.ClaimGranted:
+		defer s.keep(to, run)()
+	case message.ClaimDone:
 		return ackDone
-	case gerr != nil:
-		log.Debug("submitted call given back", "err", gerr)
-		return nak(0)
+	case message.ClaimDuplicate:
+		log.Info("submitted twice: the other one runs")
+		return ackDone
+	default:
+		return nak(0) // this worker stops
 	}
+	defer func() {
+		if !bytes.Equal(answer, ackDone) {
+			s.release(to, run)
+		}
+	}()
 	if ctx.Err() != nil {
 		err = ended(ctx) // cancelled before it began
 	}
@@ -350,27 +369,63 @@ func submittedID(body []byte) string {
 	return b.CallID
 }
 
-// ended tells whether the call's end is recorded: it came again, or was
-// submitted again. It asks until it is answered, or this worker stops: as long as
-// nobody knows, no worker could begin the call, and giving it back would count as
-// a try.
-func (s *submits) ended(c submitted) (bool, error) {
-	of := results.NewRecorder(s.w.nc, c.who.Tenant, c.who.Agent)
-	for {
+// claim asks for the right to run a call until it gets it, or a reason not to
+// run it: ClaimDone or ClaimDuplicate; "" when this worker stops first. As long
+// as nobody answers no worker could begin the call, and giving it back would
+// count as a try; so it would while an earlier run of the message goes on.
+func (s *submits) claim(log telemetry.Logger, to *results.Recorder, run message.ResultClaim) string {
+	for s.pulling.Err() == nil {
 		ctx, cancel := context.WithTimeout(s.pulling, recordTimeout)
-		r, err := of.Get(ctx, c.req.CallID, 0)
+		c, err := to.Claim(ctx, run)
 		cancel()
 		switch {
+		case err == nil && c.State != message.ClaimRunning:
+			return c.State
 		case err == nil:
-			return r.State == message.ResultDone, nil
-		case errors.Is(err, errcode.NotFound):
-			return false, nil
-		case s.pulling.Err() != nil:
-			return false, errStopping
+			s.rest(runningPause)
+		default:
+			log.Debug("submitted call not begun yet", "err", err)
+			s.rest(pullPause)
 		}
-		s.w.log.Debug("submitted call not begun yet", "tenant", c.who.Tenant, "agent", c.who.Agent, "call", c.req.CallID, "err", err)
-		s.rest(pullPause)
 	}
+	return ""
+}
+
+// keep renews a claim until stopped. A claim that was lost is no reason to end
+// the run: of two ends the first one stands.
+func (s *submits) keep(to *results.Recorder, run message.ResultClaim) (stop func()) {
+	ctx, cancel := context.WithCancel(context.Background())
+	renew := func() {
+		ctx, cancel := context.WithTimeout(ctx, renewEvery)
+		defer cancel()
+		_, _ = to.Claim(ctx, run)
+	}
+	var next *time.Timer
+	var mu sync.Mutex
+	mu.Lock()
+	defer mu.Unlock()
+	next = time.AfterFunc(renewEvery, func() {
+		renew()
+		mu.Lock()
+		defer mu.Unlock()
+		if ctx.Err() == nil {
+			next.Reset(renewEvery)
+		}
+	})
+	return func() {
+		mu.Lock()
+		defer mu.Unlock()
+		cancel()
+		next.Stop()
+	}
+}
+
+// release gives a claim back, best effort: it ends by itself.
+func (s *submits) release(to *results.Recorder, run message.ResultClaim) {
+	ctx, cancel := context.WithTimeout(context.Background(), stopGrace)
+	defer cancel()
+	run.Release = true
+	_, _ = to.Claim(ctx, run)
 }
 
 // record keeps trying until the end is recorded, or this worker stops.

@@ -165,6 +165,61 @@ func TestWhatWasSubmittedTwiceRunsOnce(t *testing.T) {
 	}
 }
 
+// The second is submitted while the first runs, or has not begun: a client whose
+// submit was not acknowledged submits again.
+func TestWhatIsSubmittedTwiceAtOnceRunsOnce(t *testing.T) {
+	s := start(t)
+	const calls, times = 8, 5
+	var ran sync.Map
+	release := make(chan struct{})
+	work := fn("work", func(ctx context.Context, c *tool.Call) (tool.Result, error) {
+		n, _ := ran.LoadOrStore(c.Tenant+"/"+c.ID, new(atomic.Int64))
+		n.(*atomic.Int64).Add(1)
+		select {
+		case <-release:
+		case <-ctx.Done():
+		}
+		return tool.OK("done"), nil
+	})
+	s.worker(nil, work)
+	s.worker(nil, work)
+	s.apply("acme", grantAll(work))
+	s.apply("other", grantAll(work))
+	agents := []*agent.Client{s.agent("acme", "bot"), s.agent("other", "bot")}
+	var wg sync.WaitGroup
+	for i := range calls * times * len(agents) {
+		wg.Go(func() { submit(t, agents[i%2], "work", nil, agent.CallID(fmt.Sprint("c-", i/2%calls))) })
+	}
+	wg.Wait()
+	pending := func() error { // of each call one message is left, the one that runs
+		js, err := jetstream.New(s.nc)
+		if err != nil {
+			return err
+		}
+		st, err := js.Stream(t.Context(), subject.StreamSubmits)
+		if err == nil && st.CachedInfo().State.Msgs != calls*uint64(len(agents)) {
+			err = fmt.Errorf("%d messages wait", st.CachedInfo().State.Msgs)
+		}
+		return err
+	}
+	within(t, 15*time.Second, pending)
+	close(release)
+	for _, a := range agents {
+		for i := range calls {
+			if r, err := wait(t, a, fmt.Sprint("c-", i)); err != nil || r.Content != "done" {
+				t.Errorf("got %+v, %v", r, err)
+			}
+		}
+	}
+	s.emptied("work")
+	ran.Range(func(id, n any) bool {
+		if n.(*atomic.Int64).Load() != 1 {
+			t.Errorf("%s ran %d times", id, n.(*atomic.Int64).Load())
+		}
+		return true
+	})
+}
+
 // emptied waits until no submitted call of a tool is left.
 func (s *system) emptied(toolName string) {
 	s.t.Helper()

@@ -47,13 +47,14 @@ const ioTimeout = 3 * time.Second
 type Handler struct {
 	nc      *nats.Conn
 	bucket  *bucket.Bucket
+	claims  *claims
 	submits Submits
 	limits  Limits
 	waiters *waiters
 	ops     *prometheus.CounterVec
 }
 
-// Open makes the bucket and a Handler on it. ops counts by op and outcome.
+// Open makes the buckets and a Handler on them. ops counts by op and outcome.
 // Close it before nc.
 func Open(ctx context.Context, js jetstream.JetStream, replicas int, limits Limits, submits Submits, ops *prometheus.CounterVec, log telemetry.Logger) (*Handler, error) {
 	cfg := jet.BucketStream(subject.BucketResults, replicas)
@@ -70,7 +71,11 @@ func Open(ctx context.Context, js jetstream.JetStream, replicas int, limits Limi
 	if err != nil {
 		return nil, err
 	}
-	h := &Handler{nc: js.Conn(), bucket: b, submits: submits, limits: limits, ops: ops}
+	c, err := openClaims(ctx, js, replicas)
+	if err != nil {
+		return nil, err
+	}
+	h := &Handler{nc: js.Conn(), bucket: b, claims: c, submits: submits, limits: limits, ops: ops}
 	if h.waiters, err = newWaiters(h.nc, limits.Waiters, h.look, log); err != nil {
 		return nil, err
 	}
@@ -102,6 +107,8 @@ func (h *Handler) ServeWorker(ctx context.Context, in *bus.Incoming) (any, error
 		return h.count("consumer", func() (any, error) { return h.submits.Consumer(ctx, tool) })
 	}
 	switch op {
+	case "claim":
+		return h.count(op, func() (any, error) { return h.claim(ctx, tenant, agent, in) })
 	case "complete":
 		return h.count(op, func() (any, error) { return h.complete(ctx, tenant, agent, in) })
 	case "get":
@@ -139,6 +146,38 @@ func (h *Handler) count(op string, f func() (any, error)) (any, error) {
 	}
 	h.ops.WithLabelValues("result."+op, outcome).Inc()
 	return v, err
+}
+
+// claim lets a worker run a call that nobody runs and that has not ended.
+func (h *Handler) claim(ctx context.Context, tenant, agent string, in *bus.Incoming) (any, error) {
+	var req message.ResultClaim
+	if err := in.Decode(&req); err != nil {
+		return nil, err
+	}
+	if err := subject.CheckName("callId", req.CallID); err != nil {
+		return nil, err
+	}
+	if err := subject.CheckName("runId", req.RunID); err != nil {
+		return nil, err
+	}
+	ctx, cancel := context.WithTimeout(ctx, ioTimeout)
+	defer cancel()
+	state, err := h.claims.take(ctx, subject.ResultKey(tenant, agent, req.CallID), req)
+	if err != nil {
+		return nil, unavailable(err)
+	}
+	if state != message.ClaimReleased {
+		// Looked for with the claim in hand: an earlier run records its end
+		// before it lets its claim go.
+		_, done, err := h.end(ctx, call{tenant, agent, req.CallID})
+		if err != nil {
+			return nil, err
+		}
+		if done {
+			state = message.ClaimDone
+		}
+	}
+	return message.ResultClaimed{State: state, LeaseMs: lease.Milliseconds()}, nil
 }
 
 // complete records a call's end, unless one is recorded.
