@@ -427,6 +427,7 @@ func (s scenario) submits(a *agent.Client) {
 			s.t.Errorf("submitted %v: got %v, want %q", in, err, code)
 		}
 	}
+	s.refused(errcode.NotFound, subject.Result(acme, "nobody", "get"), message.ResultGet{CallID: "never"})
 	s.until("a call that was never submitted is not found", func() bool { // pending while another may be it
 		_, err := a.Result(ctx, "never", 0)
 		return errors.Is(err, errcode.NotFound)
