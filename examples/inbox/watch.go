@@ -85,11 +85,10 @@ func load(ctx context.Context, s tool.Store) (position, error) {
 	if err != nil {
 		return position{}, err
 	}
-	n, err := strconv.ParseInt(offset, 10, 64)
-	if err != nil || n < 0 {
-		return position{}, nil
+	if n, err := strconv.ParseInt(offset, 10, 64); err == nil && n >= 0 {
+		return position{n, mark}, nil
 	}
-	return position{n, mark}, nil
+	return position{}, nil
 }
 
 func (p position) save(ctx context.Context, s tool.Store) error {

@@ -46,7 +46,7 @@ func TestKilledProcess(t *testing.T) {
 	}
 	s.apply(withJobs(list...))
 	run := func() *exec.Cmd {
-		cmd := exec.Command(bin, "--server", s.ns.URL(), "--http", "", "--tick-wait", "1s", "--lease-ttl", "1s", "--log-level", "error")
+		cmd := exec.CommandContext(t.Context(), bin, "--server", s.ns.URL(), "--http", "", "--tick-wait", "1s", "--lease-ttl", "1s", "--log-level", "error")
 		cmd.Stderr = os.Stderr
 		if err := cmd.Start(); err != nil {
 			t.Fatal(err)

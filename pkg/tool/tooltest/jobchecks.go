@@ -75,10 +75,10 @@ func checkUnknownJob(r reporter, s *suite, p tool.JobProvider) {
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
 	res, err := result(ctx, startJob(ctx, p, s.jobCall(e, unknownJob)))
-	var panic *panicked
+	var raised *panicked
 	switch {
-	case errors.As(err, &panic):
-		r.Errorf("it panicked on a job it does not have: %v\n%s", panic.value, panic.stack)
+	case errors.As(err, &raised):
+		r.Errorf("it panicked on a job it does not have: %v\n%s", raised.value, raised.stack)
 	case err == nil && res.Message != "":
 		r.Errorf("it wakes the agent for a job it does not have: %q", res.Message)
 	}

@@ -80,7 +80,7 @@ func TestSlots(t *testing.T) {
 			Cron:   rapid.SampledFrom([]string{"@every 1s", "@every 90s", "*/5 * * * *", "30 2 * * *", "0 8 * * 1", "* * * * * *"}).Draw(t, "cron"),
 			Jitter: rapid.SampledFrom([]string{"", "500ms", "10m"}).Draw(t, "jitter")})
 		from := time.Unix(rapid.Int64Range(1_774_000_000, 1_776_000_000).Draw(t, "from"), 0)
-		now := from.Add(time.Duration(rapid.IntRange(0, 1500).Draw(t, "seconds")) * time.Second * rapid.SampledFrom([]time.Duration{1, 20}).Draw(t, "unit"))
+		now := from.Add(time.Duration(rapid.IntRange(0, 1500).Draw(t, "seconds")*rapid.SampledFrom([]int{1, 20}).Draw(t, "unit")) * time.Second)
 		var want time.Time
 		count := 0
 		for s := e.After(from); !s.After(now); s = e.After(s) {

@@ -104,7 +104,7 @@ func short(s string) string {
 func Key(tenant, agent, entry string) string { return tenant + "." + agent + "." + entry }
 
 // Keep is returned by a change that leaves the record as it is.
-var Keep = errors.New("nothing to change")
+var Keep = errors.New("nothing to change") //nolint:staticcheck // a signal, like fs.SkipDir, no error to show
 
 // Record reads an entry's record; ok is false when there is none.
 func (b *Bucket) Record(ctx context.Context, key string) (r Record, ok bool, err error) {

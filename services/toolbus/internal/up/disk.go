@@ -25,13 +25,12 @@ func storeLimit(dir string, reserved int64) int64 {
 func stored(dir string) int64 {
 	var sum int64
 	_ = filepath.WalkDir(filepath.Join(dir, server.JetStreamStoreDir), func(_ string, d fs.DirEntry, err error) error {
-		if err != nil || d.IsDir() {
-			return nil // an estimate: what cannot be read counts nothing
+		if err == nil && !d.IsDir() {
+			if info, err := d.Info(); err == nil {
+				sum += info.Size()
+			}
 		}
-		if info, err := d.Info(); err == nil {
-			sum += info.Size()
-		}
-		return nil
+		return nil // an estimate: what cannot be read counts nothing
 	})
 	return sum
 }

@@ -10,5 +10,5 @@ func diskFree(dir string) (int64, bool) {
 	if err := syscall.Statfs(dir, &s); err != nil {
 		return 0, false
 	}
-	return int64(s.Bavail) * int64(s.Bsize), true
+	return int64(s.Bavail) * int64(s.Bsize), true //nolint:unconvert // their types differ between the systems
 }
