@@ -111,6 +111,7 @@ export interface Caller {
 }
 
 const maxSpill = 16 * 1024 * 1024; // bytes
+const maxChunks = 4096;
 
 const sha256 = (data: Uint8Array): string => createHash("sha256").update(data).digest("hex");
 
@@ -144,7 +145,7 @@ export async function unpack<T>(nc: NatsConnection, who: Caller, m: Msg): Promis
   if (description) {
     const blob = JSON.parse(description) as Blob;
     if (blob.size > maxSpill) throw new ToolbusError("too_large", `the body is ${blob.size} bytes, at most ${maxSpill} are allowed`, { limit: maxSpill, actual: blob.size });
-    if (!isName(blob.id) || !(blob.chunks >= 1 && blob.chunks <= blob.size)) throw new ToolbusError("invalid_request", "Toolbus-Blob describes no blob");
+    if (!isName(blob.id) || !(blob.chunks >= 1 && blob.chunks <= Math.min(blob.size, maxChunks))) throw new ToolbusError("invalid_request", "Toolbus-Blob describes no blob");
     const from = subject(who.family, who.tenant, who.agent, "fetch", blob.id);
     const parts: Uint8Array[] = [];
     for (let chunk = 0; chunk < blob.chunks; chunk++) {
@@ -160,6 +161,13 @@ export async function unpack<T>(nc: NatsConnection, who: Caller, m: Msg): Promis
     throw new ToolbusError("invalid_request", `the body is not valid JSON: ${(e as Error).message}`);
   }
 }
+
+/**
+ * isInbox tells whether a request may be answered. NATS does not check the reply
+ * subject that a client sets: an answer to another tenant's subject would be a
+ * question to that tenant's tools, asked by us.
+ */
+export const isInbox = (reply: string | undefined): reply is string => !!reply && !reply.startsWith("toolbus.v1.") && !reply.startsWith("$");
 
 /** isName checks tenants, agents, tools and ids. */
 export const isName = (v: unknown): v is string => typeof v === "string" && /^[A-Za-z0-9_-]{1,64}$/.test(v);

@@ -8,7 +8,7 @@ import { randomUUID } from "node:crypto";
 import { setTimeout as sleep } from "node:timers/promises";
 import { parseArgs } from "node:util";
 import { connect, type Msg, type NatsConnection } from "@nats-io/transport-node";
-import { isChat, isName, pack, request, respondError, subject, ToolbusError, unpack } from "./protocol.js";
+import { isChat, isInbox, isName, pack, request, respondError, subject, ToolbusError, unpack } from "./protocol.js";
 import type { CallReply, CallRequest, Caller, FieldFault, Json, ToolDefinition } from "./protocol.js";
 
 const tool: ToolDefinition = {
@@ -114,7 +114,7 @@ class Worker {
     const subscriptions = ["agent", "worker"].map((family) => this.nc.subscribe(subject(family, "*", "*", "call", tool.name), {
       queue: tool.name,
       callback: (err, m) => {
-        if (err) return;
+        if (err || !isInbox(m.reply)) return;
         const call = this.serve(m).finally(() => this.calls.delete(call));
         this.calls.add(call);
       },

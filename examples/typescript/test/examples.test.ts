@@ -23,7 +23,7 @@ before(async () => {
   data = await mkdtemp(join(tmpdir(), "toolbus-typescript-"));
   up = new Program("toolbus up", toolbus, ["up", "--listen", "127.0.0.1:0", "--data", data]);
   server = (await up.event<{ nats: string }>("nats")).nats;
-  nc = await connect({ servers: server });
+  nc = await connect({ servers: server, maxReconnectAttempts: -1 });
   worker = new Program("worker", process.execPath, [script("worker"), "--server", server]);
   await worker.event("ready");
   const config = { agents: [{ agentId: "writer", tools: { wordCount: {} } }, { agentId: "other", tools: {} }] };
@@ -109,6 +109,17 @@ test("a deadline ends the call", async () => {
   await assert.rejects(call("writer", { timeoutMs: 50, arguments: { text: "a b c", pauseMs: 1000 } }), withCode("timeout"));
 });
 
+test("an answer reaches inboxes only", async () => {
+  const victim = subject("agent", "acme", "other", "call", "wordCount");
+  let asked = 0;
+  const sub = nc.subscribe(victim, { callback: () => void asked++ });
+  nc.publish(subject("agent", "acme", "writer", "call", "wordCount"), JSON.stringify({ arguments: { text: "x" } }), { reply: victim });
+  await call("writer", { arguments: { text: "x" } }); // taken after it
+  await nc.flush();
+  assert.equal(asked, 0);
+  sub.unsubscribe();
+});
+
 test("a text larger than a message", async () => {
   const words = 400_000;
   const { body, headers: h } = await pack(nc, writer, { callId: "big", arguments: { text: "word ".repeat(words) } });
@@ -140,4 +151,21 @@ test("an agent calls, and is woken by what waited and by what comes", async () =
   assert.deepEqual(woken.map((e) => e.content), ["1 words, 1 in this chat", "2 words, 3 in this chat", "3 words, 6 in this chat", "6 words, 12 in this chat"]);
   const left = await request<{ wakes: unknown[] }>(nc, subject("scheduler", "acme", "wakes"), { agentId: "writer" });
   assert.deepEqual(left.wakes, []);
+});
+
+test("worker and agent go on after a crash of everything else", async () => {
+  const agent = new Program("agent", process.execPath, [script("agent"), "--server", server, "--wakes", "1", "--chat", "crash"]);
+  await agent.event("ready");
+  await up.kill();
+  up = new Program("toolbus up", toolbus, ["up", "--listen", new URL(server).host, "--data", data]);
+  await up.event("nats");
+  const deadline = Date.now() + 15_000;
+  for (;;) {
+    const reply = await call("writer", { chatId: "crash", arguments: { text: "x" } }).catch((e: unknown) => e);
+    if (!(reply instanceof Error)) break;
+    assert.ok(Date.now() < deadline, `the worker does not come back: ${reply.message}`);
+  }
+  await request(nc, subject("scheduler", "acme", "wake"), { agentId: "writer", message: "after the crash", chatId: "crash" });
+  assert.equal(await agent.end(), 0, agent.output());
+  assert.equal((await agent.event<WakeEvent>("wake")).wake.message, "after the crash");
 });

@@ -62,6 +62,12 @@ export class Program {
     return this.end();
   }
 
+  /** kill ends it as a crash would. */
+  async kill(): Promise<void> {
+    this.child.kill("SIGKILL");
+    await this.ended;
+  }
+
   /** output is what it wrote to stderr. */
   output(): string {
     return this.stderr;
