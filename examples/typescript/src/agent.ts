@@ -90,9 +90,10 @@ class Agent {
         if (!err) void this.wake(m, known, handle, accepted).catch((e: unknown) => console.error("not a wake:", e));
       },
     });
-    await this.nc.flush();
+    const status = this.nc.status(); // from before the flush: it may fail with the connection
+    await this.nc.flush().catch(() => undefined);
     this.ready();
-    for await (const s of this.nc.status()) {
+    for await (const s of status) {
       if (s.type === "reconnect") this.ready();
     }
   }
