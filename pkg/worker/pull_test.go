@@ -2,6 +2,7 @@ package worker
 
 import (
 	"errors"
+	"math"
 	"testing"
 	"time"
 
@@ -24,6 +25,18 @@ func TestDeliveredReadsTheReplySubject(t *testing.T) {
 	} {
 		if got := delivered(&nats.Msg{Reply: reply}); got != want {
 			t.Errorf("%s: got %d, want %d", reply, got, want)
+		}
+	}
+	for reply, want := range map[string]uint64{
+		"$JS.ACK.TOOLBUS_SUBMITS.submits_x.3.10.7.1700000000000000000.0":            10,
+		"$JS.ACK.hub.ABCDEF.TOOLBUS_SUBMITS.submits_x.4.10.7.1700000000000000000.0": 10,
+		"$JS.ACK.a.b.1.18446744073709551615.7.17.0":                                 math.MaxUint64,
+		"$JS.ACK.a.b.1":         0,
+		"$JS.ACK.a.b.1.x.2.3.4": 0,
+		"":                      0,
+	} {
+		if got := sequence(&nats.Msg{Reply: reply}); got != want {
+			t.Errorf("%s: got sequence %d, want %d", reply, got, want)
 		}
 	}
 	if got := string(nak(1500 * time.Millisecond)); got != `-NAK {"delay":1500000000}` {

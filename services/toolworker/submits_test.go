@@ -2,6 +2,7 @@ package toolworker_test
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"strings"
@@ -11,6 +12,7 @@ import (
 	"time"
 
 	"github.com/google/uuid"
+	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/prometheus/client_golang/prometheus"
 
@@ -19,6 +21,7 @@ import (
 	"github.com/toolbus/toolbus/contracts/subject"
 	"github.com/toolbus/toolbus/pkg/agent"
 	"github.com/toolbus/toolbus/pkg/bus"
+	"github.com/toolbus/toolbus/pkg/results"
 	"github.com/toolbus/toolbus/pkg/telemetry"
 	"github.com/toolbus/toolbus/pkg/tool"
 	"github.com/toolbus/toolbus/pkg/worker"
@@ -581,4 +584,114 @@ func TestTheCallOfALostWorkerRunsElsewhereWithinSeconds(t *testing.T) {
 	if n := len(began); n != 2 {
 		t.Errorf("begun %d times", n)
 	}
+}
+
+// claims hears what workers ask for with a tenant's calls.
+func (s *system) claims(tenant string) <-chan message.ResultClaim {
+	s.t.Helper()
+	heard := make(chan message.ResultClaim, 64)
+	sub, err := s.nc.Subscribe(subject.Result(tenant, "bot", "claim"), func(m *nats.Msg) {
+		var c message.ResultClaim
+		if err := json.Unmarshal(m.Data, &c); err != nil {
+			s.t.Error(err)
+		}
+		heard <- c
+	})
+	if err == nil {
+		err = s.nc.Flush()
+	}
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	s.t.Cleanup(func() { _ = sub.Unsubscribe() })
+	return heard
+}
+
+func TestAClaimIsRenewedWhileTheCallRunsAndGivenBackAtAStop(t *testing.T) {
+	s := start(t)
+	heard := s.claims("acme")
+	next := func() message.ResultClaim {
+		t.Helper()
+		select {
+		case c := <-heard:
+			return c
+		case <-time.After(10 * time.Second):
+			t.Fatal("no claim")
+			return message.ResultClaim{}
+		}
+	}
+	work := fn("work", func(ctx context.Context, _ *tool.Call) (tool.Result, error) {
+		<-ctx.Done()
+		return tool.Result{}, ctx.Err()
+	})
+	w := s.worker(nil, work)
+	s.apply("acme", grantAll(work))
+	submit(t, s.agent("acme", "bot"), "work", nil, agent.CallID("c"))
+	first := next()
+	if first.CallID != "c" || first.RunID == "" || first.Submit == 0 || first.Release {
+		t.Fatalf("%+v", first)
+	}
+	if again := next(); again != first {
+		t.Errorf("got %+v, want %+v", again, first)
+	}
+	hasty, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
+	defer cancel()
+	_ = w.Stop(hasty) // it says that a call was cut off
+	last := next()
+	for !last.Release {
+		last = next()
+	}
+	if last.RunID != first.RunID {
+		t.Errorf("got %+v, want %+v", last, first)
+	}
+}
+
+// While an earlier run of a call may be under way, it waits in its worker, and
+// can be cancelled.
+func TestASubmittedCallIsCancelledBeforeItBegins(t *testing.T) {
+	s := start(t)
+	var ran atomic.Int64
+	work := fn("work", func(context.Context, *tool.Call) (tool.Result, error) { ran.Add(1); return tool.OK("x"), nil })
+	s.apply("acme", grantAll(work))
+	a := s.agent("acme", "bot")
+	m, err := bus.NewMsg(subject.AgentSubmit("acme", "bot", "work"), message.CallRequest{CallID: "c"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	r, err := bus.RequestMsg(t.Context(), s.nc, m)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var ack message.SubmitAck
+	if err := json.Unmarshal(r.Data, &ack); err != nil || ack.Seq == 0 {
+		t.Fatalf("%s, %v", r.Data, err)
+	}
+	other := results.NewRecorder(s.nc, "acme", "bot")
+	mine := message.ResultClaim{CallID: "c", RunID: "earlier", Submit: ack.Seq}
+	if c, err := other.Claim(t.Context(), mine); err != nil || c.State != message.ClaimGranted {
+		t.Fatalf("%+v, %v", c, err)
+	}
+	heard := s.claims("acme")
+	s.worker(nil, work)
+	for range 2 { // it asks again
+		select {
+		case c := <-heard:
+			if c.RunID == mine.RunID || c.Submit != ack.Seq {
+				t.Errorf("%+v", c)
+			}
+		case <-time.After(10 * time.Second):
+			t.Fatal("the worker does not ask")
+		}
+	}
+	if err := a.Cancel(t.Context(), "c"); err != nil {
+		t.Fatal(err)
+	}
+	mine.Release = true
+	if _, err := other.Claim(t.Context(), mine); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := wait(t, a, "c"); !errors.Is(err, errcode.Cancelled) || ran.Load() != 0 {
+		t.Errorf("got %v after %d runs", err, ran.Load())
+	}
+	s.emptied("work")
 }
