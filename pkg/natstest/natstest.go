@@ -1,4 +1,6 @@
-// Package natstest starts a real NATS server with JetStream inside a test.
+// Package natstest starts real NATS servers with JetStream for tests: one inside
+// the test's process, or several in processes of their own, which can be killed;
+// and cuts connections.
 package natstest
 
 import (
@@ -73,10 +75,22 @@ func (s *Server) Config() bus.Config { return bus.Config{Server: s.URL(), Wait: 
 // Connect opens a connection that closes when the test ends.
 func (s *Server) Connect(opts ...nats.Option) *nats.Conn {
 	s.t.Helper()
-	nc, err := bus.Connect(context.Background(), s.Config(), s.t.Name(), opts...)
+	return connect(s.t, s.Config(), opts...)
+}
+
+// Connect opens a connection to a URL, a Proxy's for example, that closes when
+// the test ends.
+func Connect(t testing.TB, url string, opts ...nats.Option) *nats.Conn {
+	t.Helper()
+	return connect(t, bus.Config{Server: url, Wait: startWithin}, opts...)
+}
+
+func connect(t testing.TB, cfg bus.Config, opts ...nats.Option) *nats.Conn {
+	t.Helper()
+	nc, err := bus.Connect(context.Background(), cfg, t.Name(), opts...)
 	if err != nil {
-		s.t.Fatal(err)
+		t.Fatal(err)
 	}
-	s.t.Cleanup(nc.Close)
+	t.Cleanup(nc.Close)
 	return nc
 }

@@ -10,7 +10,10 @@ import (
 	"github.com/toolbus/toolbus/pkg/natstest"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) {
+	natstest.RunChild()
+	goleak.VerifyTestMain(m)
+}
 
 func TestDataOutliveARestart(t *testing.T) {
 	ns := natstest.Start(t)
