@@ -22,6 +22,7 @@ import (
 )
 
 func TestMain(m *testing.M) {
+	natstest.RunChild()
 	// Each check is some thirty requests; the flag on the command line wins.
 	if err := flag.Set("rapid.checks", "30"); err != nil {
 		panic(err)

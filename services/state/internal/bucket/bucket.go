@@ -36,6 +36,8 @@ type Message struct {
 	Header nats.Header
 	Data   []byte
 	Marker bool // the value was removed or has expired; Seq is the marker's
+	// Current says that nothing later stood there when it was asked for.
+	Current bool
 }
 
 // Bucket is one KV bucket with history 1.
@@ -43,7 +45,8 @@ type Bucket struct {
 	js     jetstream.JetStream
 	stream jetstream.Stream
 	name   string
-	leader bool
+	leader bool // there are replicas, so only the leader is up to date
+	marks  *marks
 }
 
 // Open creates the bucket's stream, or updates it to cfg, which comes from
@@ -53,12 +56,15 @@ func Open(ctx context.Context, js jetstream.JetStream, name string, cfg jetstrea
 	if err != nil {
 		return nil, err
 	}
-	return &Bucket{js: js, stream: st, name: name, leader: cfg.Replicas > 1}, nil
+	b := &Bucket{js: js, stream: st, name: name, leader: cfg.Replicas > 1}
+	b.marks = newMarks(b.mark)
+	return b, nil
 }
 
 // Last reads a key's last message; Seq 0 when there is none. With replicas it
 // asks the stream's leader, since followers answer direct gets too and may be
-// behind.
+// behind; a leader that was deposed and does not know it yet may be behind too,
+// so what is not Current is good for a compare-and-set only. Read is not behind.
 func (b *Bucket) Last(ctx context.Context, key string) (Message, error) {
 	var m *jetstream.RawStreamMsg
 	var err error
@@ -69,11 +75,13 @@ func (b *Bucket) Last(ctx context.Context, key string) (Message, error) {
 	}
 	switch {
 	case errors.Is(err, jetstream.ErrMsgNotFound):
-		return Message{Key: key}, nil
+		return Message{Key: key, Current: !b.leader}, nil
 	case err != nil:
 		return Message{}, readError(err)
 	}
-	return b.message(m), nil
+	out := b.message(m)
+	out.Current = !b.leader
+	return out, nil
 }
 
 func (b *Bucket) message(m *jetstream.RawStreamMsg) Message {

@@ -25,7 +25,8 @@ import (
 
 // Bucket is where values live; *bucket.Bucket.
 type Bucket interface {
-	Last(ctx context.Context, key string) (bucket.Message, error)
+	Last(ctx context.Context, key string) (bucket.Message, error) // may be behind; it says so
+	Read(ctx context.Context, key string) (bucket.Message, error) // is not
 	Put(ctx context.Context, key string, header nats.Header, data []byte, ttl time.Duration, expect uint64) (uint64, error)
 	Remove(ctx context.Context, key string, header nats.Header, ttl time.Duration, expect uint64) (uint64, error)
 }
@@ -106,6 +107,7 @@ type queue[D any] struct {
 type head[D any] struct {
 	seq   uint64
 	at    time.Time
+	sure  bool // it was the last when it was asked for
 	state State[D]
 	log   oplog.Log
 }
@@ -264,15 +266,15 @@ func (c *Committer[D]) pause(err error, failures int) {
 	}
 }
 
-// load reads a key's last message.
-func (c *Committer[D]) load(key string) (*head[D], error) {
+// load reads a key's last message, with Bucket's Last or Read.
+func (c *Committer[D]) load(key string, read func(context.Context, string) (bucket.Message, error)) (*head[D], error) {
 	ctx, cancel := context.WithTimeout(c.base, tryTimeout)
 	defer cancel()
-	m, err := c.bucket.Last(ctx, key)
+	m, err := read(ctx, key)
 	if err != nil {
 		return nil, err
 	}
-	h := &head[D]{seq: m.Seq, at: time.Now()}
+	h := &head[D]{seq: m.Seq, at: time.Now(), sure: m.Current}
 	// A log that cannot be read is none: the value counts more than the ids.
 	h.log, _ = oplog.Decode(m.Header.Get(oplog.Header), m.Seq)
 	if m.Seq != 0 && !m.Marker {
@@ -295,17 +297,17 @@ func (c *Committer[D]) commit(key string, q *queue[D], batch []*pending[D]) ([]*
 			q.cold--
 		}
 		var err error
-		if h, err = c.load(key); err != nil {
+		if h, err = c.load(key, c.bucket.Last); err != nil {
 			return batch, err
 		}
 	}
 	q.head = nil // until it is known again
 	r := c.apply(h, batch)
-	if len(r.written) == 0 && kept && len(r.answered) > 0 {
-		// Nothing is published that would prove the kept value current, and
-		// these answers depend on it.
+	if len(r.written) == 0 && (kept || !h.sure) && len(r.answered) > 0 {
+		// Nothing is published that would prove the value current, and these
+		// answers depend on it.
 		var err error
-		if h, err = c.load(key); err != nil {
+		if h, err = c.load(key, c.bucket.Read); err != nil {
 			return batch, err
 		}
 		r = c.apply(h, batch)

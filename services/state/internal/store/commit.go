@@ -57,7 +57,7 @@ func (h *Handler) commitTick(ctx context.Context, s scope, in *bus.Incoming) (an
 	}
 	var out message.StoreCommitted
 	err = h.again(ctx, func(ctx context.Context) error {
-		stands, rev, err := h.readOutbox(ctx, s, req.JobID)
+		stands, rev, err := readOutbox(ctx, h.bucket.Last, s, req.JobID)
 		switch {
 		case err != nil:
 			return err

@@ -38,9 +38,10 @@ func (s scope) outboxKey(job string) string {
 	return subject.OutboxKey(s.tenant, s.agent, s.tool, job)
 }
 
-// readOutbox returns a job's record and its revision, 0 when there is none.
-func (h *Handler) readOutbox(ctx context.Context, s scope, job string) (outboxRecord, uint64, error) {
-	m, err := h.bucket.Last(ctx, s.outboxKey(job))
+// readOutbox returns a job's record and its revision, 0 when there is none, with
+// the bucket's Last or, where no compare-and-set follows, its Read.
+func readOutbox(ctx context.Context, read func(context.Context, string) (bucket.Message, error), s scope, job string) (outboxRecord, uint64, error) {
+	m, err := read(ctx, s.outboxKey(job))
 	if err != nil || m.Seq == 0 {
 		return outboxRecord{}, 0, err
 	}
@@ -61,7 +62,7 @@ func (h *Handler) outbox(ctx context.Context, s scope, in *bus.Incoming) (any, e
 	}
 	ctx, cancel := context.WithTimeout(ctx, readTimeout)
 	defer cancel()
-	r, rev, err := h.readOutbox(ctx, s, req.JobID)
+	r, rev, err := readOutbox(ctx, h.bucket.Read, s, req.JobID)
 	if err != nil {
 		return nil, err
 	}
@@ -87,7 +88,7 @@ func (h *Handler) settle(ctx context.Context, s scope, in *bus.Incoming) (any, e
 		return nil, err
 	}
 	return nil, h.again(ctx, func(ctx context.Context) error {
-		r, rev, err := h.readOutbox(ctx, s, req.JobID)
+		r, rev, err := readOutbox(ctx, h.bucket.Read, s, req.JobID)
 		if err != nil || rev == 0 || r.TickID != req.TickID || !r.waits() {
 			return err
 		}

@@ -104,7 +104,7 @@ func (h *Handler) get(ctx context.Context, s scope, in *bus.Incoming) (any, erro
 	}
 	ctx, cancel := context.WithTimeout(ctx, readTimeout)
 	defer cancel()
-	m, err := h.bucket.Last(ctx, s.key(req.Key))
+	m, err := h.bucket.Read(ctx, s.key(req.Key))
 	if err != nil || m.Seq == 0 || m.Marker {
 		return message.StoreValue{}, err
 	}

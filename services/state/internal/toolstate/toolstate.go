@@ -139,7 +139,7 @@ func (h *Handler) all(ctx context.Context, tenant string, in *bus.Incoming) (any
 func (h *Handler) read(ctx context.Context, key string) (d document.Document, revision uint64, expires time.Time, err error) {
 	ctx, cancel := context.WithTimeout(ctx, readTimeout)
 	defer cancel()
-	m, err := h.bucket.Last(ctx, key)
+	m, err := h.bucket.Read(ctx, key)
 	if err != nil {
 		return d, 0, expires, err
 	}
