@@ -22,8 +22,8 @@ type result struct {
 	err  error
 }
 
-// Build builds the command in a package (./toolbus, for example; the tests run
-// in services/e2e, so paths are from services) and returns its path.
+// Build builds the command in a package of the module that the tests are in
+// (./toolbus, for example) and returns its path.
 func (b *Builder) Build(t testing.TB, pkg string) string {
 	t.Helper()
 	b.mu.Lock()
@@ -43,20 +43,36 @@ func (b *Builder) Build(t testing.TB, pkg string) string {
 }
 
 func (b *Builder) build(pkg string) (string, error) {
+	var err error
 	if b.dir == "" {
-		dir, err := os.MkdirTemp("", "toolbus-e2e-")
-		if err != nil {
+		if b.dir, err = os.MkdirTemp("", "toolbus-e2e-"); err != nil {
 			return "", err
 		}
-		b.dir = dir
 	}
 	out := filepath.Join(b.dir, filepath.Base(pkg))
 	cmd := exec.Command("go", "build", "-o", out, pkg)
-	cmd.Dir = ".."
+	if cmd.Dir, err = moduleRoot(); err != nil {
+		return "", err
+	}
 	if msg, err := cmd.CombinedOutput(); err != nil {
 		return "", errors.Join(fmt.Errorf("build %s: %w", pkg, err), errors.New(string(msg)))
 	}
 	return out, nil
+}
+
+// moduleRoot is the folder of go.mod, above that of the tests.
+func moduleRoot() (string, error) {
+	dir, err := os.Getwd()
+	for err == nil {
+		if _, serr := os.Stat(filepath.Join(dir, "go.mod")); serr == nil {
+			return dir, nil
+		}
+		if filepath.Dir(dir) == dir {
+			err = errors.New("no go.mod above the tests")
+		}
+		dir = filepath.Dir(dir)
+	}
+	return "", err
 }
 
 // Remove removes what was built.
