@@ -1,7 +1,9 @@
 package faults
 
 import (
+	"cmp"
 	"fmt"
+	"math"
 	"slices"
 	"strings"
 	"time"
@@ -25,23 +27,55 @@ func Check(model porcupine.Model, object string, ops []porcupine.Operation) erro
 	return fmt.Errorf("%s: %d operations, %d of them unanswered, are not linearizable:\n%s", object, len(ops), Unanswered(ops), explain(model, ops, info))
 }
 
-// shown is how many operations before and after the one that does not fit are
-// shown.
+// shown is how many operations are shown of those that can be put in order, and of
+// the others.
 const shown = 12
 
-// explain shows the operations around the first one that no order explains.
+// explain shows how far an order can be found: its last operations, the state
+// after them, and what was answered next.
 func explain(model porcupine.Model, ops []porcupine.Operation, info porcupine.LinearizationInfo) string {
-	longest := 0
-	for _, partition := range info.PartialLinearizations() {
-		for _, order := range partition {
-			longest = max(longest, len(order))
+	var order []porcupine.Operation
+	for _, partition := range info.PartialLinearizationsOperations() {
+		for _, o := range partition {
+			if len(o) > len(order) {
+				order = o
+			}
 		}
 	}
-	slices.SortStableFunc(ops, func(a, b porcupine.Operation) int { return int(a.Call - b.Call) })
 	var b strings.Builder
-	fmt.Fprintf(&b, "at most %d can be put in order; those around:\n", longest)
-	for _, op := range ops[max(0, min(longest, len(ops))-shown):min(len(ops), longest+shown)] {
-		fmt.Fprintf(&b, "  %9.3f to %9.3f ms, caller %d: %s\n", ms(op.Call), ms(op.Return), op.ClientId, model.DescribeOperation(op.Input, op.Output))
+	line := func(op porcupine.Operation) {
+		end := "never answered"
+		if op.Return != math.MaxInt64 {
+			end = fmt.Sprintf("to %.3f ms", ms(op.Return))
+		}
+		fmt.Fprintf(&b, "  %10.3f %s, caller %d: %s\n", ms(op.Call), end, op.ClientId, model.DescribeOperation(op.Input, op.Output))
+	}
+	type key struct {
+		caller int
+		call   int64
+	}
+	state, done := model.Init(), map[key]bool{}
+	fmt.Fprintf(&b, "the end of the longest order, %d operations:\n", len(order))
+	for i, op := range order {
+		done[key{op.ClientId, op.Call}] = true
+		_, state = model.Step(state, op.Input, op.Output)
+		if i >= len(order)-shown {
+			line(op)
+		}
+	}
+	fmt.Fprintf(&b, "after which the state is %s, and these do not fit:\n", model.DescribeState(state))
+	rest := slices.DeleteFunc(slices.Clone(ops), func(op porcupine.Operation) bool { return done[key{op.ClientId, op.Call}] })
+	slices.SortFunc(rest, func(x, y porcupine.Operation) int { return cmp.Compare(x.Return, y.Return) })
+	for _, op := range rest[:min(shown, len(rest))] {
+		line(op)
+	}
+	called := 0
+	for _, op := range rest {
+		if op.Return == math.MaxInt64 {
+			if called++; called <= shown {
+				line(op)
+			}
+		}
 	}
 	return b.String()
 }

@@ -3,6 +3,7 @@ package faults
 import (
 	"fmt"
 	"strconv"
+	"strings"
 
 	"github.com/anishathalye/porcupine"
 )
@@ -33,6 +34,31 @@ type Answer struct {
 	Number   int64 // append: the length; increment: the sum
 	Revision uint64
 	All      Data // all
+}
+
+// describe shows a request and what was answered on a line.
+func describe(in Ask, output any) string {
+	s := strings.TrimSpace(in.Op + " " + in.Key)
+	if in.Value != "" {
+		s += "=" + in.Value
+	}
+	if in.By != 0 {
+		s += fmt.Sprintf(" by %d", in.By)
+	}
+	if in.Delete != "" {
+		s += ", deletes " + in.Delete
+	}
+	if in.If.Set {
+		s += fmt.Sprintf(", if at %d", in.If.Revision)
+	}
+	out, answered := output.(Answer)
+	switch {
+	case !answered:
+		return s + " -> ?"
+	case out.Missed:
+		return s + fmt.Sprintf(" -> is at %d", out.Revision)
+	}
+	return s + fmt.Sprintf(" -> %t %q %d at %d, %+v", out.Found, out.Value, out.Number, out.Revision, out.All)
 }
 
 // Data is a document's content: JSON values by key, "" for none.
@@ -99,7 +125,7 @@ func Documents() porcupine.Model {
 			next, ok := state.(document).step(input.(Ask), output)
 			return ok, next
 		},
-		DescribeOperation: func(in, out any) string { return fmt.Sprintf("%+v -> %+v", in, out) },
+		DescribeOperation: func(in, out any) string { return describe(in.(Ask), out) },
 		DescribeState:     func(s any) string { return fmt.Sprintf("%+v", s) },
 	}
 }

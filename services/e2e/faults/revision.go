@@ -5,9 +5,19 @@ import "fmt"
 // revision is what is known of a value's revision. The service gives the
 // numbers, so the model learns them from the answers.
 type revision struct {
-	none  bool   // there is no value: 0
-	known bool   // it is n; otherwise at least n
-	n     uint64 // of no value: what the next one is above
+	none  bool // there is no value: 0
+	known bool // it is n
+	// Otherwise it is at least n; of no value, the next one is. Several writes may
+	// share a message and so a revision, but not with one that was seen.
+	n uint64
+}
+
+// floor is what the next write's revision is at least.
+func (r revision) floor() uint64 {
+	if r.known {
+		return r.n + 1
+	}
+	return r.n
 }
 
 // is tells whether the revision may be n, and what is known if it is.
@@ -23,21 +33,21 @@ func (r revision) is(n uint64) (revision, bool) {
 
 // written is the revision after a write that was answered with n. The answer is
 // the revision or, when others' writes went into the same message after this
-// one, something below it, but not below the revision before.
+// one, the number below it.
 func (r revision) written(n uint64) (revision, bool) {
-	return revision{n: max(n, r.n+1)}, n >= r.n && n > 0
+	return revision{n: max(n, r.floor())}, n > 0 && n+1 >= r.floor()
 }
 
 // writtenUnseen is the revision after a write that was not answered.
-func (r revision) writtenUnseen() revision { return revision{n: r.n + 1} }
+func (r revision) writtenUnseen() revision { return revision{n: r.floor()} }
 
 // gone is the revision when the value is removed.
-func (r revision) gone() revision { return revision{none: true, n: r.n} }
+func (r revision) gone() revision { return revision{none: true, n: r.floor()} }
 
 func (r revision) String() string {
 	switch {
 	case r.none:
-		return fmt.Sprintf("none, after %d", r.n)
+		return fmt.Sprintf("none, the next at least %d", r.n)
 	case r.known:
 		return fmt.Sprint(r.n)
 	}

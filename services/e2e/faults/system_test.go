@@ -41,14 +41,15 @@ type link struct{ proxies []*natstest.Proxy }
 func newSystem(t *testing.T, servers int) *system {
 	t.Helper()
 	s := &system{t: t, nats: natstest.StartCluster(t, servers)}
-	for range replicas {
-		s.service = append(s.service, &service{link: s.newLink()})
-	}
 	bin := builder.Build(t, "./state/cmd/state")
-	for _, r := range s.service {
-		r.process = s.startService(bin, r.link)
+	for i := range replicas {
+		l := s.newLink()
+		s.service = append(s.service, &service{process: s.startService(bin, l), link: l})
+		if i == 0 {
+			s.waitServices(1) // it makes the streams
+		}
 	}
-	s.waitServices()
+	s.waitServices(replicas)
 	s.waitCurrent()
 	return s
 }
@@ -88,11 +89,11 @@ func (s *system) killService(i int) { s.service[i].process.Kill() }
 // restartService starts a replica that was killed, and waits until all answer.
 func (s *system) restartService(i int) {
 	s.service[i].process = s.startService(builder.Build(s.t, "./state/cmd/state"), s.service[i].link)
-	s.waitServices()
+	s.waitServices(replicas)
 }
 
-// waitServices waits until every replica answers.
-func (s *system) waitServices() {
+// waitServices waits until n replicas answer.
+func (s *system) waitServices(n int) {
 	s.t.Helper()
 	nc := s.nats.Connect()
 	defer nc.Close()
@@ -107,7 +108,7 @@ func (s *system) waitServices() {
 			s.t.Fatal(err)
 		}
 		seen := map[string]bool{}
-		for len(seen) < replicas {
+		for len(seen) < n {
 			m, err := sub.NextMsg(200 * time.Millisecond)
 			if err != nil {
 				break
@@ -119,11 +120,11 @@ func (s *system) waitServices() {
 				seen[pong.ID] = true
 			}
 		}
-		if len(seen) == replicas {
+		if len(seen) == n {
 			return
 		}
 	}
-	s.t.Fatal("not every replica of the state service answers")
+	s.t.Fatalf("not all %d replicas of the state service answer", n)
 }
 
 // connect opens a caller's connection through a link of its own.

@@ -21,7 +21,7 @@ func Values() porcupine.Model {
 			next, ok := state.(value).step(input.(Ask), output)
 			return ok, next
 		},
-		DescribeOperation: func(in, out any) string { return fmt.Sprintf("%+v -> %+v", in, out) },
+		DescribeOperation: func(in, out any) string { return describe(in.(Ask), out) },
 		DescribeState:     func(s any) string { return fmt.Sprintf("%+v", s) },
 	}
 }

@@ -42,7 +42,7 @@ const (
 	objects         = 8 // documents, and as many values
 	callersOfObject = 4
 	think           = 20 * time.Millisecond // at most, between two operations of a caller
-	hasty           = 10                    // one in so many operations waits for its answer only
+	hasty           = 25                    // one in so many operations waits for its answer only
 	haste           = 20 * time.Millisecond // this long at most
 	patient         = 60 * time.Second      // the others
 )
