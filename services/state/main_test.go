@@ -33,8 +33,14 @@ func TestMain(m *testing.M) {
 // start starts one replica, which stops when the test ends.
 func start(t testing.TB, ns *natstest.Server, mod ...func(*state.Config)) *state.Service {
 	t.Helper()
+	return startWith(t, append([]func(*state.Config){func(c *state.Config) { c.Bus = ns.Config() }}, mod...)...)
+}
+
+// startWith starts one replica with a configuration, which stops when the test
+// ends.
+func startWith(t testing.TB, mod ...func(*state.Config)) *state.Service {
+	t.Helper()
 	cfg := state.DefaultConfig()
-	cfg.Bus = ns.Config()
 	for _, m := range mod {
 		m(&cfg)
 	}
