@@ -46,7 +46,7 @@ type Bucket struct {
 	stream jetstream.Stream
 	name   string
 	leader bool // there are replicas, so only the leader is up to date
-	marks  *marks
+	reads  *groups
 }
 
 // Open creates the bucket's stream, or updates it to cfg, which comes from
@@ -57,7 +57,7 @@ func Open(ctx context.Context, js jetstream.JetStream, name string, cfg jetstrea
 		return nil, err
 	}
 	b := &Bucket{js: js, stream: st, name: name, leader: cfg.Replicas > 1}
-	b.marks = newMarks(b.mark)
+	b.reads = newGroups(b.readCurrent)
 	return b, nil
 }
 

@@ -3,6 +3,7 @@ package bucket
 import (
 	"context"
 	"math/rand/v2"
+	"slices"
 	"sync"
 	"time"
 
@@ -16,17 +17,22 @@ import (
 // was frozen, or cut off, answers reads with what was last in its days. Only a
 // write proves that a leader leads, since a majority must store it. So with
 // replicas a read that must be current writes a mark first, and is answered by
-// any member that has got it: that one has got all that came before. One mark
-// serves all reads that were waiting when it was written.
+// any member that has got it: that one has got all that came before. The reads
+// that come while others are under way share a mark and a request.
 
 // markKey is where marks are written. No document or value has a key of one
 // token.
 const markKey = "_mark"
 
 const (
-	markLife    = time.Minute // a mark is of use for milliseconds
-	markTimeout = time.Second
-	behindPause = 2 * time.Millisecond // until a member that is behind is asked again
+	markLife     = time.Minute // a mark is of use for milliseconds
+	groupTimeout = time.Second
+	groupKeys    = 128 // at most 64 KiB each by default
+	groupsAtOnce = 4
+	// Pauses until a member that is behind is asked again: it hears within a round
+	// trip that the mark stands.
+	behindPause    = 100 * time.Microsecond
+	maxBehindPause = 10 * time.Millisecond
 )
 
 // Read reads a key's last message, Seq 0 when there is none, as Last does; but
@@ -35,33 +41,40 @@ func (b *Bucket) Read(ctx context.Context, key string) (Message, error) {
 	if !b.leader {
 		return b.Last(ctx, key)
 	}
-	mark, err := b.marks.next(ctx)
+	m, err := b.reads.do(ctx, key)
+	// Others may have got the same message: each may do with its own as it likes.
+	m.Data = slices.Clone(m.Data)
+	return m, err
+}
+
+// readCurrent reads keys' last messages, those that there are.
+func (b *Bucket) readCurrent(ctx context.Context, keys []string) (map[string]Message, error) {
+	mark, err := b.mark(ctx)
 	if err != nil {
-		return Message{}, err
+		return nil, err
 	}
-	of, at := jet.KVSubject(b.name, key), jet.KVSubject(b.name, markKey)
-	for {
-		msgs, err := jet.Last(ctx, b.js, "KV_"+b.name, of, at)
+	filters := make([]string, 0, len(keys)+1)
+	for _, k := range append(keys, markKey) {
+		filters = append(filters, jet.KVSubject(b.name, k))
+	}
+	for pause := behindPause; ; pause = min(2*pause, maxBehindPause) {
+		msgs, err := jet.Last(ctx, b.js, "KV_"+b.name, filters...)
 		if err != nil {
-			return Message{}, err
+			return nil, err
 		}
-		out, current := Message{Key: key}, false
+		out := make(map[string]Message, len(msgs))
 		for _, m := range msgs {
-			switch m.Subject {
-			case of:
-				out = b.message(m)
-			case at:
-				current = m.Sequence >= mark
-			}
+			found := b.message(m)
+			found.Current = true
+			out[found.Key] = found
 		}
-		if current {
-			out.Current = true
+		if out[markKey].Seq >= mark {
 			return out, nil
 		}
 		select {
 		case <-ctx.Done():
-			return Message{}, ctx.Err()
-		case <-time.After(behindPause/2 + rand.N(behindPause)):
+			return nil, ctx.Err()
+		case <-time.After(pause/2 + rand.N(pause)):
 		}
 	}
 }
@@ -77,58 +90,80 @@ func (b *Bucket) mark(ctx context.Context) (uint64, error) {
 	return ack.Sequence, nil
 }
 
-// marks writes one mark for all who ask for one at the same time.
-type marks struct {
-	write func(context.Context) (uint64, error)
-	turn  chan struct{} // holds one token: who put it there writes
+// groups reads for all who ask at the same time together.
+type groups struct {
+	read  func(context.Context, []string) (map[string]Message, error)
+	turns chan struct{} // a token for each group that is being read
 
 	mu   sync.Mutex
-	open *markRound // the next to be written; nil: nobody waits
+	open *group // takes more keys; nil: nobody waits
 }
 
-type markRound struct {
-	done chan struct{} // closed when seq and err are known
-	seq  uint64
-	err  error
+type group struct {
+	keys  []string // no more once it is taken
+	taken bool
+	done  chan struct{} // closed when out and err are known
+	out   map[string]Message
+	err   error
 }
 
-func newMarks(write func(context.Context) (uint64, error)) *marks {
-	return &marks{write: write, turn: make(chan struct{}, 1)}
+func newGroups(read func(context.Context, []string) (map[string]Message, error)) *groups {
+	return &groups{read: read, turns: make(chan struct{}, groupsAtOnce)}
 }
 
-// next returns the sequence of a mark whose writing began after next was called.
-func (m *marks) next(ctx context.Context) (uint64, error) {
-	m.mu.Lock()
-	if m.open == nil {
-		m.open = &markRound{done: make(chan struct{})}
-	}
-	r := m.open
-	m.mu.Unlock()
+// do returns a key's message from a read that began after do was called.
+func (g *groups) do(ctx context.Context, key string) (Message, error) {
+	r := g.join(key)
 	select {
-	case m.turn <- struct{}{}:
-		m.serve(ctx, r)
-		<-m.turn
+	case g.turns <- struct{}{}: // one of those who wait reads for them
+		g.serve(ctx, r)
+		<-g.turns
 	case <-r.done:
 	case <-ctx.Done():
-		return 0, ctx.Err()
+		return Message{}, ctx.Err()
 	}
-	// Who had the turn before us may have served r, but then it is done.
-	<-r.done
-	return r.seq, r.err
+	select {
+	case <-r.done: // perhaps by somebody else
+	case <-ctx.Done():
+		return Message{}, ctx.Err()
+	}
+	if r.err != nil {
+		return Message{}, r.err
+	}
+	m, found := r.out[key]
+	if !found {
+		m = Message{Key: key, Current: true}
+	}
+	return m, nil
 }
 
-// serve writes r's mark, unless that has been done. Called with the turn.
-func (m *marks) serve(ctx context.Context, r *markRound) {
-	m.mu.Lock()
-	if m.open != r {
-		m.mu.Unlock()
+func (g *groups) join(key string) *group {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.open == nil || len(g.open.keys) == groupKeys && !slices.Contains(g.open.keys, key) {
+		g.open = &group{done: make(chan struct{})}
+	}
+	if !slices.Contains(g.open.keys, key) {
+		g.open.keys = append(g.open.keys, key)
+	}
+	return g.open
+}
+
+// serve reads for a group, unless somebody does. Called with a turn.
+func (g *groups) serve(ctx context.Context, r *group) {
+	g.mu.Lock()
+	taken := r.taken
+	r.taken = true
+	if g.open == r {
+		g.open = nil // who comes from now on needs another
+	}
+	g.mu.Unlock()
+	if taken {
 		return
 	}
-	m.open = nil // who comes from now on needs another
-	m.mu.Unlock()
 	// Others wait for it too, however long this caller does.
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), markTimeout)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), groupTimeout)
 	defer cancel()
-	r.seq, r.err = m.write(ctx)
+	r.out, r.err = g.read(ctx, r.keys)
 	close(r.done)
 }

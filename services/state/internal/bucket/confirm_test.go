@@ -3,6 +3,7 @@ package bucket
 import (
 	"context"
 	"errors"
+	"fmt"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -108,70 +109,83 @@ func TestReadThroughADeposedLeader(t *testing.T) {
 	t.Logf("%d of 8 plain reads were stale", stale.Load())
 }
 
-// Who asks while a mark is being written shares the next one; nobody gets one
-// that was begun before.
-func TestMarksAreShared(t *testing.T) {
-	var begun atomic.Uint64
-	entered, release := make(chan struct{}, 10), make(chan struct{})
-	m := newMarks(func(context.Context) (uint64, error) {
-		n := begun.Add(1)
+// Who asks while others' group is read shares the next one; nobody is answered
+// by a read that was begun before.
+func TestReadsAreGrouped(t *testing.T) {
+	var mu sync.Mutex
+	var begun [][]string
+	entered, release := make(chan struct{}, 100), make(chan struct{})
+	g := newGroups(func(_ context.Context, keys []string) (map[string]Message, error) {
+		mu.Lock()
+		begun = append(begun, keys)
+		seq := uint64(len(begun))
+		mu.Unlock()
 		entered <- struct{}{}
 		<-release
-		return n, nil
+		out := map[string]Message{}
+		for _, k := range keys {
+			if k != "none" {
+				out[k] = Message{Key: k, Seq: seq, Current: true}
+			}
+		}
+		return out, nil
 	})
 	var wg sync.WaitGroup
-	got := make(chan uint64, 20)
-	ask := func() {
+	ask := func(key string, atLeast uint64) {
 		wg.Go(func() {
-			seq, err := m.next(t.Context())
-			if err != nil {
+			m, err := g.do(t.Context(), key)
+			switch {
+			case err != nil:
 				t.Error(err)
+			case m.Key != key || !m.Current || (m.Seq == 0) != (key == "none"):
+				t.Errorf("asked for %s, got %+v", key, m)
+			case key != "none" && m.Seq < atLeast:
+				t.Errorf("%s was answered by read %d, begun before it was asked for", key, m.Seq)
 			}
-			got <- seq
 		})
 	}
-	ask()
-	<-entered // the first is being written
-	for range 5 {
-		ask()
+	for i := range groupsAtOnce {
+		ask("first", uint64(i))
+		<-entered // all turns are taken
 	}
-	waiting := func() bool {
-		m.mu.Lock()
-		defer m.mu.Unlock()
-		return m.open != nil
+	const more = 3 * groupKeys
+	for i := range more {
+		ask(fmt.Sprint("key ", i%(2*groupKeys)), groupsAtOnce+1)
 	}
-	for deadline := time.Now().Add(5 * time.Second); !waiting(); time.Sleep(time.Millisecond) { // poll
-		if time.Now().After(deadline) {
-			t.Fatal("nobody waits")
-		}
-	}
+	ask("none", groupsAtOnce+1)
 	close(release)
 	wg.Wait()
-	close(got)
-	firsts := 0
-	for seq := range got {
-		if seq == 1 {
-			firsts++
+	waited := 0
+	for i, keys := range begun {
+		if len(keys) > groupKeys {
+			t.Errorf("a group of %d keys", len(keys))
+		}
+		if i >= groupsAtOnce {
+			waited += len(keys)
 		}
 	}
-	if firsts != 1 || begun.Load() < 2 || begun.Load() > 6 {
-		t.Errorf("%d got the first mark, %d were written", firsts, begun.Load())
+	if waited > more+1 {
+		t.Errorf("%d keys were read for %d callers", waited, more+1)
 	}
+}
 
-	// One that gives up does not take the others' mark with it.
+// One that gives up takes nothing from the others, and an error is everybody's.
+func TestGroupOutlivesItsCaller(t *testing.T) {
 	failed := errors.New("failed")
-	m = newMarks(func(ctx context.Context) (uint64, error) {
+	g := newGroups(func(ctx context.Context, _ []string) (map[string]Message, error) {
 		if ctx.Err() != nil {
-			return 0, ctx.Err()
+			return nil, ctx.Err()
 		}
-		return 0, failed
+		return nil, failed
 	})
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	if _, err := m.next(ctx); !errors.Is(err, context.Canceled) && !errors.Is(err, failed) {
-		t.Error(err)
+	for range 20 { // whichever way its select goes
+		if _, err := g.do(ctx, "k"); !errors.Is(err, context.Canceled) && !errors.Is(err, failed) {
+			t.Error(err)
+		}
 	}
-	if _, err := m.next(t.Context()); !errors.Is(err, failed) {
-		t.Errorf("%v, want the write's error", err)
+	if _, err := g.do(t.Context(), "k"); !errors.Is(err, failed) {
+		t.Errorf("%v, want the read's error", err)
 	}
 }
