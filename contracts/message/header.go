@@ -33,6 +33,12 @@ const (
 	// HeaderDepth counts tool-to-tool hops, so that tools calling each other in
 	// a circle end with an error. Absent means 0.
 	HeaderDepth = "Toolbus-Depth"
+
+	// HeaderRetry on a change with an opId says that it may have been received
+	// before, and how many milliseconds ago it was first sent. When so much was
+	// written since then that the service does not know any more, it answers
+	// timeout, not retryable, instead of doing it again.
+	HeaderRetry = "Toolbus-Retry"
 )
 
 // MaxBlobChunks is the most chunks of one Blob.

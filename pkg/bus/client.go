@@ -6,6 +6,7 @@ import (
 	"errors"
 	"math/rand/v2"
 	"net/url"
+	"strconv"
 	"strings"
 	"time"
 
@@ -23,9 +24,17 @@ const DefaultTimeout = 10 * time.Second
 // reply comes back as *errcode.Error; no responders is unavailable, no reply in
 // time is timeout. out may be nil.
 func Request(ctx context.Context, nc *nats.Conn, subject string, in, out any) error {
+	return request(ctx, nc, subject, in, out, time.Time{})
+}
+
+// request is Request; first is when it was first sent, zero for now.
+func request(ctx context.Context, nc *nats.Conn, subject string, in, out any, first time.Time) error {
 	msg, err := NewMsg(subject, in)
 	if err != nil {
 		return err
+	}
+	if !first.IsZero() {
+		msg.Header.Set(message.HeaderRetry, strconv.FormatInt(time.Since(first).Milliseconds()+1, 10))
 	}
 	reply, err := RequestMsg(ctx, nc, msg)
 	if err != nil {
@@ -43,12 +52,17 @@ func Retry(ctx context.Context, nc *nats.Conn, subject string, in, out any) erro
 	ctx, cancel := withDefaultTimeout(ctx)
 	defer cancel()
 	var said error
+	var first time.Time // when a try was sent that may have been received
 	for attempt := 0; ; attempt++ {
+		sent := time.Now()
 		try, done := context.WithTimeout(ctx, 4*time.Second)
-		err := Request(try, nc, subject, in, out)
+		err := request(try, nc, subject, in, out, first)
 		done()
 		if err == nil || !errcode.From(err).Retryable {
 			return err
+		}
+		if first.IsZero() && !errors.Is(err, nats.ErrNoResponders) {
+			first = sent
 		}
 		if said != nil && errors.Is(err, errcode.Timeout) {
 			err = said

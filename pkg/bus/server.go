@@ -334,6 +334,16 @@ type Incoming struct {
 	Reply   string
 }
 
+// Age is how long ago a request that may have been received before was first
+// sent; 0 for one that was not sent before.
+func (in *Incoming) Age() time.Duration {
+	ms, err := strconv.ParseInt(in.Header.Get(message.HeaderRetry), 10, 64)
+	if err != nil || ms < 0 {
+		return 0
+	}
+	return time.Duration(min(ms, int64(24*time.Hour/time.Millisecond))) * time.Millisecond
+}
+
 // Decode decodes the body, a JSON object, into v. A malformed one is
 // invalid_request and names the field where it can.
 func (in *Incoming) Decode(v any) error { return DecodeBody(in.Data, v) }

@@ -12,9 +12,12 @@ import (
 
 	"github.com/toolbus/toolbus/contracts/errcode"
 	"github.com/toolbus/toolbus/contracts/message"
+	"github.com/toolbus/toolbus/contracts/subject"
+	"github.com/toolbus/toolbus/pkg/bus"
 	"github.com/toolbus/toolbus/pkg/natstest"
 	"github.com/toolbus/toolbus/pkg/toolstate"
 	"github.com/toolbus/toolbus/services/state"
+	"github.com/toolbus/toolbus/services/state/internal/oplog"
 )
 
 const doc = `"chatId":"chat 1","namespace":"relabeling"`
@@ -420,6 +423,63 @@ func TestRetryGetsTheFirstAnswer(t *testing.T) {
 	}
 	_, err := call[json.RawMessage](t, nc, "acme", "set", `{`+doc+`,"key":"k","value":1,"opId":"op-1"}`)
 	wantCode(t, err, errcode.InvalidRequest, "opId")
+}
+
+// On a document that many write, the ids of the recent operations are soon
+// forgotten. A retry that comes later than that is refused: it is never done
+// twice. One of which the service still knows everything is served as ever.
+func TestLateRetryIsNotDoneAgain(t *testing.T) {
+	ns := natstest.Start(t)
+	replica := start(t, ns)
+	nc := ns.Connect()
+	appendOp := func(id string, age time.Duration) (message.ToolStateAppended, error) {
+		m, err := bus.NewMsg(subject.ToolState("acme", "append"), json.RawMessage(fmt.Sprintf(`{%s,"key":"l","values":[%q],"opId":%q}`, doc, id, id)))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if age > 0 {
+			m.Header.Set(message.HeaderRetry, fmt.Sprint(age.Milliseconds()))
+		}
+		var out message.ToolStateAppended
+		reply, err := bus.RequestMsg(t.Context(), nc, m)
+		if err == nil {
+			err = bus.DecodeReply(reply.Data, &out)
+		}
+		return out, err
+	}
+	first, err := appendOp("first", 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if again, err := appendOp("first", time.Minute); err != nil || again != first {
+		t.Fatalf("a retry in time: %+v, %v, first %+v", again, err, first)
+	}
+	if _, err := appendOp("never received", time.Minute); err != nil {
+		t.Fatalf("nothing is forgotten yet: %v", err)
+	}
+	var wg sync.WaitGroup
+	for i := range oplog.MaxEntries {
+		wg.Go(func() {
+			if _, err := appendOp(fmt.Sprint(i), 0); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	wg.Wait()
+	stop(t, replica) // which may remember more than the message holds
+	start(t, ns)
+	_, err = appendOp("first", time.Minute)
+	wantCode(t, err, errcode.Timeout, "")
+	if errcode.From(err).Retryable {
+		t.Error("another try is asked for, which would not find out either")
+	}
+	if _, err := appendOp("new", 0); err != nil {
+		t.Errorf("a first try: %v", err)
+	}
+	v := must[message.ToolStateValue](t, nc, "acme", "get", `{`+doc+`,"key":"l"}`)
+	if n := strings.Count(string(v.Value), `"first"`); n != 1 {
+		t.Errorf("done %d times", n)
+	}
 }
 
 // Three replicas, 50 callers of one chat, every request sent twice at once.

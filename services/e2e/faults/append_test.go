@@ -21,7 +21,10 @@ import (
 // replica's: all are there, once, in each caller's order.
 func TestParallelAppends(t *testing.T) {
 	for _, servers := range []int{1, 3} {
-		t.Run(fmt.Sprint(servers, " servers"), func(t *testing.T) { parallelAppends(t, newSystem(t, servers)) })
+		t.Run(fmt.Sprint(servers, " servers"), func(t *testing.T) {
+			t.Parallel()
+			parallelAppends(t, newSystem(t, servers))
+		})
 	}
 }
 

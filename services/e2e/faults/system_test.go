@@ -131,6 +131,8 @@ func (s *system) waitServices(n int) {
 func (s *system) connect(opts ...nats.Option) (*nats.Conn, *link) {
 	s.t.Helper()
 	l := s.newLink()
+	// Cut connections are no news here.
+	opts = append(opts, nats.ErrorHandler(func(*nats.Conn, *nats.Subscription, error) {}))
 	return natstest.Connect(s.t, l.url(), opts...), l
 }
 

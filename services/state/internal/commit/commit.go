@@ -55,7 +55,10 @@ type Answer struct {
 
 // Op is an operation on one key.
 type Op[D any] struct {
-	ID         string // the caller's opId; "" for none
+	ID string // the caller's opId; "" for none
+	// Age is how long ago it was first sent, when an earlier try may have been
+	// received; otherwise 0. A try that comes too late to find out is refused.
+	Age        time.Duration
 	Kind       oplog.Kind
 	IfRevision *uint64 // 0: there must be no value
 	// Apply changes the state, or leaves it as it is and returns an error. It
@@ -77,6 +80,7 @@ const (
 	headAge      = 2 * time.Second // for how long a written value is trusted to be the last
 	coldCommits  = 8               // loads before the kept value is used again, after it was stale
 	maxHotQueues = 256
+	clockSkew    = time.Second // replicas' clocks differ by less, and a retry travels less
 )
 
 // Committer applies operations. Close it.
@@ -116,6 +120,7 @@ type pending[D any] struct {
 	Op[D]
 	ctx      context.Context
 	id       oplog.ID
+	first    time.Time // it may have been applied since then; zero: not before
 	deadline time.Time
 	done     chan outcome
 }
@@ -152,6 +157,9 @@ func (c *Committer[D]) Do(ctx context.Context, key string, op Op[D]) (Result, er
 		p.id = oplog.Hash(op.ID)
 	} else {
 		p.id = oplog.Random()
+	}
+	if op.Age > 0 && op.ID != "" {
+		p.first = c.now().Add(-op.Age - clockSkew)
 	}
 	c.mu.Lock()
 	if c.closed {
@@ -382,6 +390,10 @@ func (c *Committer[D]) apply(h *head[D], batch []*pending[D]) *round[D] {
 			}
 			continue
 		}
+		if !p.first.IsZero() && h.log.MayHaveForgotten(p.first) {
+			r.answered = append(r.answered, answered[D]{p: p, err: errForgotten()})
+			continue
+		}
 		if p.IfRevision != nil && h.log.Len() > logged {
 			// The revision before it is not known until this much is published.
 			r.rest = batch[i:]
@@ -415,6 +427,14 @@ func (c *Committer[D]) apply(h *head[D], batch []*pending[D]) *round[D] {
 		h.log.Trim(now, n)
 	}
 	return r
+}
+
+// errForgotten is a timeout, since that is what the caller's first try ended in,
+// but another try would not find out either.
+func errForgotten() error {
+	e := errcode.New(errcode.Timeout, "too much was written since this was first sent to tell whether it was done")
+	e.Retryable = false
+	return e
 }
 
 func conflict(want, current uint64) error {

@@ -16,9 +16,9 @@ import (
 // Header is the message header that holds a log.
 const Header = "Toolbus-Ops"
 
-// Bounds of a log. What is older or more is forgotten, the oldest first, so on
-// a key that is written more than MaxEntries times within Retention a late
-// retry may have a second effect.
+// Bounds of a log. What is older or more is forgotten, the oldest first: of a key
+// that is written more than MaxEntries times within Retention, MayHaveForgotten
+// tells whether a retry is too late to be recognized.
 const (
 	Retention  = 2 * time.Minute
 	MaxEntries = 256
@@ -96,6 +96,19 @@ func (l *Log) Trim(now time.Time, keep int) {
 		}
 	}
 	l.entries = l.entries[drop:]
+}
+
+// MayHaveForgotten tells whether the log may have held an operation of since or
+// later that it holds no more, because there were too many.
+func (l *Log) MayHaveForgotten(since time.Time) bool {
+	if len(l.entries) == 0 || l.entries[0].At.Before(since) {
+		return false
+	}
+	size := 0
+	for _, e := range l.entries {
+		size += packedSize(e)
+	}
+	return len(l.entries) >= MaxEntries || size > MaxBytes/2
 }
 
 // packedSize bounds what an entry takes from above.

@@ -131,7 +131,7 @@ func (h *Handler) set(ctx context.Context, s scope, in *bus.Incoming) (any, erro
 		return nil, err
 	}
 	r, err := h.commit.Do(ctx, s.key(req.Key), commit.Op[string]{
-		ID: req.OpID, Kind: kindSet, IfRevision: req.IfRevision,
+		ID: req.OpID, Age: in.Age(), Kind: kindSet, IfRevision: req.IfRevision,
 		Apply: func(st *commit.State[string], _ time.Time) (commit.Answer, error) {
 			*st = commit.State[string]{Live: true, Data: *req.Value}
 			return commit.Answer{}, nil
@@ -149,7 +149,7 @@ func (h *Handler) delete(ctx context.Context, s scope, in *bus.Incoming) (any, e
 		return nil, err
 	}
 	r, err := h.commit.Do(ctx, s.key(req.Key), commit.Op[string]{
-		ID: req.OpID, Kind: kindDelete, IfRevision: req.IfRevision,
+		ID: req.OpID, Age: in.Age(), Kind: kindDelete, IfRevision: req.IfRevision,
 		Apply: func(st *commit.State[string], _ time.Time) (commit.Answer, error) {
 			if !st.Live {
 				return commit.Answer{Text: no, None: true, Idle: true}, nil

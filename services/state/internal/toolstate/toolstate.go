@@ -170,7 +170,7 @@ func (h *Handler) set(ctx context.Context, tenant string, in *bus.Incoming) (any
 		return nil, errcode.Field("value", "is required; null is a value too")
 	}
 	r, err := h.write(ctx, tenant, req.ToolStateRef, write{
-		kind: kindSet, opID: req.OpID, ttl: req.TTL, ifRevision: req.IfRevision,
+		kind: kindSet, opID: req.OpID, age: in.Age(), ttl: req.TTL, ifRevision: req.IfRevision,
 		apply: func(d *document.Document) (string, error) {
 			_, err := d.Update(map[string]json.RawMessage{req.Key: req.Value}, nil, h.limits.Limits)
 			return "", err
@@ -201,7 +201,7 @@ func (h *Handler) update(ctx context.Context, tenant string, in *bus.Incoming) (
 		}
 	}
 	r, err := h.write(ctx, tenant, req.ToolStateRef, write{
-		kind: kindUpdate, opID: req.OpID, ttl: req.TTL, ifRevision: req.IfRevision,
+		kind: kindUpdate, opID: req.OpID, age: in.Age(), ttl: req.TTL, ifRevision: req.IfRevision,
 		apply: func(d *document.Document) (string, error) {
 			_, err := d.Update(req.Set, req.Delete, h.limits.Limits)
 			return "", err
@@ -216,7 +216,7 @@ func (h *Handler) delete(ctx context.Context, tenant string, in *bus.Incoming) (
 		return nil, err
 	}
 	r, err := h.write(ctx, tenant, req.ToolStateRef, write{
-		kind: kindDelete, opID: req.OpID, onlyLive: true,
+		kind: kindDelete, opID: req.OpID, age: in.Age(), onlyLive: true,
 		apply: func(d *document.Document) (string, error) {
 			n, err := d.Update(nil, []string{req.Key}, h.limits.Limits)
 			return flag(n > 0), err
@@ -234,7 +234,7 @@ func (h *Handler) append(ctx context.Context, tenant string, in *bus.Incoming) (
 		return nil, errcode.Field("values", "is required")
 	}
 	r, err := h.write(ctx, tenant, req.ToolStateRef, write{
-		kind: kindAppend, opID: req.OpID, ttl: req.TTL,
+		kind: kindAppend, opID: req.OpID, age: in.Age(), ttl: req.TTL,
 		apply: func(d *document.Document) (string, error) {
 			n, err := d.Append(req.Key, req.Values, req.Unique, h.limits.Limits)
 			return strconv.Itoa(n), err
@@ -266,7 +266,7 @@ func (h *Handler) increment(ctx context.Context, tenant string, in *bus.Incoming
 		return nil, errcode.Field("by", "must be a number")
 	}
 	r, err := h.write(ctx, tenant, req.ToolStateRef, write{
-		kind: kindIncrement, opID: req.OpID, ttl: req.TTL,
+		kind: kindIncrement, opID: req.OpID, age: in.Age(), ttl: req.TTL,
 		apply: func(d *document.Document) (string, error) { return d.Increment(req.Key, by, h.limits.Limits) },
 	})
 	return message.ToolStateIncremented{Value: json.Number(r.Text), Revision: r.Revision, ExpiresAt: stamp(r.Expires)}, err
@@ -281,7 +281,7 @@ func (h *Handler) clear(ctx context.Context, tenant string, in *bus.Incoming) (a
 		return nil, err
 	}
 	r, err := h.commit.Do(ctx, key(tenant, req.ToolStateRef), commit.Op[document.Document]{
-		ID: req.OpID, Kind: kindClear,
+		ID: req.OpID, Age: in.Age(), Kind: kindClear,
 		Apply: func(s *commit.State[document.Document], _ time.Time) (commit.Answer, error) {
 			was := s.Live
 			*s = commit.State[document.Document]{}
@@ -296,6 +296,7 @@ func (h *Handler) clear(ctx context.Context, tenant string, in *bus.Incoming) (a
 type write struct {
 	kind       oplog.Kind
 	opID       string
+	age        time.Duration // as in commit.Op
 	ttl        string
 	ifRevision *uint64
 	onlyLive   bool // do nothing, and answer no, when there is no document
@@ -311,7 +312,7 @@ func (h *Handler) write(ctx context.Context, tenant string, ref message.ToolStat
 		return commit.Result{}, err
 	}
 	return h.commit.Do(ctx, key(tenant, ref), commit.Op[document.Document]{
-		ID: w.opID, Kind: w.kind, IfRevision: w.ifRevision,
+		ID: w.opID, Age: w.age, Kind: w.kind, IfRevision: w.ifRevision,
 		Apply: func(s *commit.State[document.Document], now time.Time) (commit.Answer, error) {
 			if !s.Live && w.onlyLive {
 				return commit.Answer{Text: no, None: true, Idle: true}, nil
