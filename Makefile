@@ -38,6 +38,11 @@ test-crash: ## kill everything at every step of a job's runs, for about a minute
 	go vet -tags crash ./services/e2e
 	go test -race -tags crash -run 'Kill' -count=1 -timeout 10m ./services/e2e
 
+.PHONY: test-faults
+test-faults: ## kill, freeze and cut off servers and replicas of state for some twenty minutes, and check what callers saw
+	go vet -tags faults ./services/e2e/faults
+	go test -race -tags faults -run 'Long' -count=1 -timeout 60m ./services/e2e/faults
+
 .PHONY: test-typescript
 test-typescript: ## run the TypeScript worker and agent against toolbus up; needs Node.js 20 and npm
 	go build -o $(BIN)/ ./services/toolbus
