@@ -143,18 +143,18 @@ func removeAll(t *testing.T, nc *nats.Conn, p *harness.Process, last removal, na
 	t.Helper()
 	var mu sync.Mutex
 	var acked []removal
+	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+	defer cancel()
 	var wg sync.WaitGroup
 	for _, r := range removals {
 		wg.Go(func() {
-			ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
-			defer cancel()
 			err := r.remove(ctx, nc, name(r))
 			if r.name == last.name {
 				p.Signal(syscall.SIGKILL)
 				if err != nil {
 					t.Errorf("%s: %v", r.name, err)
 				}
-				nc.Close() // the others need not wait
+				cancel() // the others need not wait
 			}
 			switch {
 			case err == nil:

@@ -2,6 +2,7 @@ package bucket
 
 import (
 	"context"
+	"errors"
 	"math/rand/v2"
 	"slices"
 	"sync"
@@ -42,6 +43,9 @@ func (b *Bucket) Read(ctx context.Context, key string) (Message, error) {
 		return b.Last(ctx, key)
 	}
 	m, err := b.reads.do(ctx, key)
+	if errors.Is(err, context.DeadlineExceeded) {
+		err = readError(err)
+	}
 	// Others may have got the same message: each may do with its own as it likes.
 	m.Data = slices.Clone(m.Data)
 	return m, err
