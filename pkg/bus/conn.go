@@ -20,6 +20,10 @@ type Config struct {
 	Credentials string        // a creds file; "" for none
 	InboxPrefix string        // where replies are received; "" for _INBOX
 	Wait        time.Duration // keep trying to connect this long
+
+	// InProcess makes connections to a server in this process, without the
+	// network between; Server is then only a name. Nil for Server.
+	InProcess nats.InProcessConnProvider
 }
 
 // RegisterFlags registers --server and its companions.
@@ -57,6 +61,9 @@ func Connect(ctx context.Context, cfg Config, name string, opts ...nats.Option) 
 	}
 	if cfg.InboxPrefix != "" {
 		all = append(all, nats.CustomInboxPrefix(cfg.InboxPrefix))
+	}
+	if cfg.InProcess != nil {
+		all = append(all, nats.InProcessServer(cfg.InProcess))
 	}
 	all = append(all, opts...)
 	deadline := time.Now().Add(cfg.Wait)

@@ -112,6 +112,10 @@ func (s *natsServer) server() *server.Server {
 	return s.srv
 }
 
+// InProcessConn connects to the server that runs now, without the network
+// between.
+func (s *natsServer) InProcessConn() (net.Conn, error) { return s.server().InProcessConn() }
+
 // clientURL is where this machine's clients connect.
 func clientURL(host string, addr net.Addr) string {
 	port := 0

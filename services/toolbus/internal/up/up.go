@@ -60,7 +60,7 @@ func (u *Up) Start(ctx context.Context) error {
 	u.mu.Lock()
 	u.nats = srv
 	u.mu.Unlock()
-	all, err := stages(u.cfg, bus.Config{Server: srv.url, Wait: 5 * time.Second}, u.log, u.reg)
+	all, err := stages(u.cfg, bus.Config{Server: srv.url, Wait: 5 * time.Second, InProcess: srv}, u.log, u.reg)
 	if err != nil {
 		return err
 	}
