@@ -232,6 +232,33 @@ func TestLast(t *testing.T) {
 	}
 }
 
+func TestLastDirect(t *testing.T) {
+	ns := natstest.Start(t)
+	js := connect(t, ns)
+	bucket(t, js)
+	if _, err := jet.LastDirect(t.Context(), js, "KV_b", "$KV.b.t1.a"); !errors.Is(err, jetstream.ErrMsgNotFound) {
+		t.Errorf("nothing there: %v", err)
+	}
+	put(t, js, "t1.a", "1", 0)
+	m := nats.NewMsg(jet.KVSubject("b", "t3.x"))
+	m.Header.Set("Status", "404") // whatever a client has put into it
+	m.Header.Set("Toolbus-Op", "x")
+	seq, err := jet.Put(t.Context(), js, m, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	got, err := jet.LastDirect(t.Context(), js, "KV_b", m.Subject)
+	if err != nil || got.Subject != m.Subject || got.Sequence != seq || got.Header.Get("Toolbus-Op") != "x" || len(got.Data) != 0 {
+		t.Errorf("%+v, %v", got, err)
+	}
+	if got, err := jet.LastDirect(t.Context(), js, "KV_b", "$KV.b.t1.a"); err != nil || string(got.Data) != "1" || time.Since(got.Time) > time.Minute {
+		t.Errorf("%+v, %v", got, err)
+	}
+	if _, err := jet.LastDirect(t.Context(), js, "KV_nosuch", "$KV.nosuch.a"); !errors.Is(err, nats.ErrNoResponders) {
+		t.Errorf("no stream: %v", err)
+	}
+}
+
 // Above the 1,024 subjects that one answer of the server holds, while they are
 // being written.
 func TestLastOfMany(t *testing.T) {

@@ -232,6 +232,25 @@ func apiPrefix(o jetstream.JetStreamOptions) string {
 	return "$JS.API."
 }
 
+// LastDirect returns the last message of a subject; jetstream.ErrMsgNotFound
+// when there is none. The stream must allow direct gets. Replicas may answer a
+// little behind the leader; a stream without them answers with what was last
+// when the request arrived. It is nats.go's GetLastMsgForSubject for hot paths.
+func LastDirect(ctx context.Context, js jetstream.JetStream, stream, subject string) (*jetstream.RawStreamMsg, error) {
+	m, err := js.Conn().RequestWithContext(ctx, directGet(js.Options(), stream)+"."+subject, nil)
+	if err != nil {
+		return nil, err
+	}
+	if m.Header.Get(jetstream.SequenceHeader) != "" {
+		return stored(m)
+	}
+	status, text := m.Header.Get("Status"), m.Header.Get("Description")
+	if status == "404" {
+		return nil, jetstream.ErrMsgNotFound
+	}
+	return nil, fmt.Errorf("stream %s: unexpected answer %s %s", stream, status, text)
+}
+
 // LastFromLeader returns the last message of a subject as the stream's leader
 // has it; jetstream.ErrMsgNotFound when there is none. It is the request that
 // nats.go makes only for streams without direct gets, which followers answer

@@ -71,7 +71,7 @@ func (b *Bucket) Last(ctx context.Context, key string) (Message, error) {
 	if to := jet.KVSubject(b.name, key); b.leader {
 		m, err = jet.LastFromLeader(ctx, b.js, "KV_"+b.name, to)
 	} else {
-		m, err = b.stream.GetLastMsgForSubject(ctx, to)
+		m, err = jet.LastDirect(ctx, b.js, "KV_"+b.name, to)
 	}
 	switch {
 	case errors.Is(err, jetstream.ErrMsgNotFound):

@@ -53,11 +53,14 @@ type Handler struct {
 	limits Limits
 	now    func() time.Time
 	ops    *prometheus.CounterVec
-	serve  map[string]serveOp
+	serve  map[string]operation
 }
 
-// serveOp serves one operation.
-type serveOp func(ctx context.Context, tenant string, in *bus.Incoming) (any, error)
+// operation serves one operation, and counts its successes.
+type operation struct {
+	serve func(ctx context.Context, tenant string, in *bus.Incoming) (any, error)
+	ok    prometheus.Counter
+}
 
 // Open makes the bucket and a Handler on it. ops counts by op and outcome.
 // Close it.
@@ -81,9 +84,12 @@ func Open(ctx context.Context, js jetstream.JetStream, replicas int, limits Limi
 		Encode: func(d document.Document, expires time.Time) []byte { return d.Encode(expires) },
 	}
 	h := &Handler{bucket: b, commit: commit.New(b, codec, now, conflicts), limits: limits, now: now, ops: ops}
-	h.serve = map[string]serveOp{
+	h.serve = make(map[string]operation)
+	for op, serve := range map[string]func(context.Context, string, *bus.Incoming) (any, error){
 		"get": h.get, "set": h.set, "delete": h.delete, "all": h.all, "clear": h.clear,
 		"append": h.append, "increment": h.increment, "update": h.update, "list": h.list,
+	} {
+		h.serve[op] = operation{serve, ops.WithLabelValues("toolstate."+op, "ok")}
 	}
 	return h, nil
 }
@@ -97,16 +103,16 @@ func (h *Handler) Serve(ctx context.Context, in *bus.Incoming) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	serve, ok := h.serve[op]
+	o, ok := h.serve[op]
 	if !ok {
 		return nil, errcode.Field("op", "%.64q is not an operation of toolstate", op)
 	}
-	v, err := serve(ctx, tenant, in)
-	outcome := "ok"
+	v, err := o.serve(ctx, tenant, in)
 	if err != nil {
-		outcome = string(errcode.Of(err))
+		h.ops.WithLabelValues("toolstate."+op, string(errcode.Of(err))).Inc()
+	} else {
+		o.ok.Inc()
 	}
-	h.ops.WithLabelValues("toolstate."+op, outcome).Inc()
 	return v, err
 }
 
@@ -115,12 +121,39 @@ func (h *Handler) get(ctx context.Context, tenant string, in *bus.Incoming) (any
 	if err := decode(in, &req, &req.ToolStateRef, &req.Key); err != nil {
 		return nil, err
 	}
-	d, rev, expires, err := h.read(ctx, key(tenant, req.ToolStateRef))
-	if err != nil {
-		return nil, err
+	m, err := h.last(ctx, key(tenant, req.ToolStateRef))
+	if err != nil || m.Seq == 0 || m.Marker {
+		return message.ToolStateValue{}, err
 	}
-	v, found := d.Get(req.Key)
-	return message.ToolStateValue{Found: found, Value: v, Revision: rev, ExpiresAt: stamp(expires)}, nil
+	v, found, expires, err := document.Lookup(m.Data, req.Key)
+	switch {
+	case err != nil:
+		return nil, unreadable(m, err)
+	case !h.now().Before(expires):
+		return message.ToolStateValue{}, nil
+	}
+	return bus.Raw{Data: encodeValue(message.ToolStateValue{Found: found, Value: v, Revision: m.Seq, ExpiresAt: stamp(expires)})}, nil
+}
+
+// encodeValue is message.Marshal for a value that a document holds, which is
+// JSON without white space, in a tenth of the time.
+func encodeValue(v message.ToolStateValue) []byte {
+	b := make([]byte, 0, 128+len(v.Value))
+	b = append(b, `{"found":`...)
+	b = strconv.AppendBool(b, v.Found)
+	b = append(b, `,"value":`...)
+	if v.Value == nil {
+		b = append(b, "null"...)
+	}
+	b = append(b, v.Value...)
+	b = append(b, `,"revision":`...)
+	b = strconv.AppendUint(b, v.Revision, 10)
+	if v.ExpiresAt != "" {
+		b = append(b, `,"expiresAt":"`...)
+		b = append(b, v.ExpiresAt...)
+		b = append(b, '"')
+	}
+	return append(b, '}')
 }
 
 func (h *Handler) all(ctx context.Context, tenant string, in *bus.Incoming) (any, error) {
@@ -137,13 +170,22 @@ func (h *Handler) all(ctx context.Context, tenant string, in *bus.Incoming) (any
 
 // read returns the live document; revision 0 when there is none.
 func (h *Handler) read(ctx context.Context, key string) (d document.Document, revision uint64, expires time.Time, err error) {
-	ctx, cancel := context.WithTimeout(ctx, readTimeout)
-	defer cancel()
-	m, err := h.bucket.Read(ctx, key)
+	m, err := h.last(ctx, key)
 	if err != nil {
 		return d, 0, expires, err
 	}
 	return h.live(m)
+}
+
+// last reads the message of a document, a marker included.
+func (h *Handler) last(ctx context.Context, key string) (bucket.Message, error) {
+	ctx, cancel := context.WithTimeout(ctx, readTimeout)
+	defer cancel()
+	return h.bucket.Read(ctx, key)
+}
+
+func unreadable(m bucket.Message, err error) error {
+	return errcode.Wrap(errcode.Internal, err, "key %s: %v", m.Key, err)
 }
 
 const readTimeout = 3 * time.Second
@@ -153,7 +195,7 @@ func (h *Handler) live(m bucket.Message) (d document.Document, revision uint64, 
 		return d, 0, expires, nil
 	}
 	if d, expires, err = document.Decode(m.Data); err != nil {
-		return d, 0, expires, errcode.Wrap(errcode.Internal, err, "key %s: %v", m.Key, err)
+		return d, 0, expires, unreadable(m, err)
 	}
 	if !h.now().Before(expires) {
 		return document.Document{}, 0, time.Time{}, nil
