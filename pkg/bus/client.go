@@ -49,20 +49,26 @@ func request(ctx context.Context, nc *nats.Conn, subject string, in, out any, fi
 // a few seconds. The error in the end is what the service last said, if it said
 // anything: that it did not answer a later try says less.
 func Retry(ctx context.Context, nc *nats.Conn, subject string, in, out any) error {
-	ctx, cancel := withDefaultTimeout(ctx)
-	defer cancel()
+	begin := time.Now()
+	end, ok := ctx.Deadline()
+	if !ok {
+		end = begin.Add(DefaultTimeout)
+	}
 	var said error
 	var first time.Time // when a try was sent that may have been received
 	for attempt := 0; ; attempt++ {
-		sent := time.Now()
-		try, done := context.WithTimeout(ctx, 4*time.Second)
+		until := begin.Add(retryAfter)
+		if end.Before(until) {
+			until = end
+		}
+		try, done := context.WithDeadline(ctx, until)
 		err := request(try, nc, subject, in, out, first)
 		done()
 		if err == nil || !errcode.From(err).Retryable {
 			return err
 		}
 		if first.IsZero() && !errors.Is(err, nats.ErrNoResponders) {
-			first = sent
+			first = begin
 		}
 		if said != nil && errors.Is(err, errcode.Timeout) {
 			err = said
@@ -70,7 +76,7 @@ func Retry(ctx context.Context, nc *nats.Conn, subject string, in, out any) erro
 		said = err
 		pause := min(10*time.Millisecond<<min(attempt, 6), 500*time.Millisecond)
 		pause = pause/2 + rand.N(pause)
-		if d, ok := ctx.Deadline(); ok && time.Until(d) < pause {
+		if time.Until(end) < pause {
 			return err
 		}
 		select {
@@ -78,8 +84,12 @@ func Retry(ctx context.Context, nc *nats.Conn, subject string, in, out any) erro
 			return err
 		case <-time.After(pause):
 		}
+		begin = time.Now()
 	}
 }
+
+// retryAfter is how long Retry waits for an answer to one try.
+const retryAfter = 4 * time.Second
 
 // NewMsg makes a message with in as its JSON body; a json.RawMessage or []byte
 // is taken as it is, nil is an empty object.

@@ -25,7 +25,9 @@ import (
 
 // Handler serves one request. What it returns is sent as JSON (Raw as it is);
 // an error becomes an error reply. A nil value without an error sends an empty
-// object; NoReply sends nothing.
+// object; NoReply sends nothing. ctx has the request's trace and ends when Stop
+// gives up waiting; a handler that leaves something running gives it a context
+// of its own.
 type Handler func(ctx context.Context, req *Incoming) (any, error)
 
 // Raw is a reply that is not JSON, or not from a struct.
@@ -125,6 +127,7 @@ func (s *Server) Handle(e Endpoint) error {
 	if e.Queue == "" {
 		e.Queue = s.svc.Info().Name
 	}
+	served := served{ok: s.requests.WithLabelValues(e.Name, "ok"), seconds: s.seconds.WithLabelValues(e.Name)}
 	err := s.svc.AddEndpoint(e.Name, micro.HandlerFunc(func(r micro.Request) {
 		// The callback is the subscription's only goroutine: hand the work on.
 		in := &Incoming{Subject: r.Subject(), Header: nats.Header(r.Headers()), Data: r.Data(), Reply: r.Reply()}
@@ -135,7 +138,7 @@ func (s *Server) Handle(e Endpoint) error {
 		}
 		switch s.gate.enter() {
 		case admitted:
-			s.crew.Go(func() { s.serve(e, in) })
+			s.crew.Go(func() { s.serve(e, in, served) })
 		case full:
 			err := errcode.New(errcode.Overloaded, "too many requests at once")
 			err.Details = &errcode.Details{RetryAfter: "100ms"}
@@ -156,22 +159,27 @@ func (s *Server) refuse(e Endpoint, in *Incoming, err *errcode.Error) {
 	s.send(in, s.replyError(in.Reply, err))
 }
 
-func (s *Server) serve(e Endpoint, in *Incoming) {
+// served is the metrics of an endpoint that nearly every request counts in.
+type served struct {
+	ok      prometheus.Counter
+	seconds prometheus.Observer
+}
+
+func (s *Server) serve(e Endpoint, in *Incoming, count served) {
 	start := time.Now()
 	defer s.gate.leave()
-	ctx, cancel := in.context(s.base)
-	defer cancel()
-	m, err := s.run(ctx, e, in)
-	outcome := "ok"
+	m, err := s.run(in.context(s.base), e, in)
+	outcome := count.ok
 	if err != nil {
-		outcome = string(errcode.Of(err))
-		if errcode.Of(err) == errcode.Internal {
+		code := errcode.Of(err)
+		outcome = s.requests.WithLabelValues(e.Name, string(code))
+		if code == errcode.Internal {
 			s.log.Error("request failed", "endpoint", e.Name, "subject", in.Subject, "err", err)
 		}
 	}
 	s.send(in, m)
-	s.requests.WithLabelValues(e.Name, outcome).Inc()
-	s.seconds.WithLabelValues(e.Name).Observe(time.Since(start).Seconds())
+	outcome.Inc()
+	count.seconds.Observe(time.Since(start).Seconds())
 }
 
 // run makes the reply, nil for none. It keeps a panic, in the handler or in
@@ -384,10 +392,9 @@ func DecodeBody(data []byte, v any) error {
 	return errcode.Wrap(errcode.InvalidRequest, err, "the body is not valid: %s", headerText(err.Error()))
 }
 
-func (in *Incoming) context(base context.Context) (context.Context, context.CancelFunc) {
-	ctx := base
-	if in.Header != nil {
-		ctx = WithTrace(ctx, in.Header.Get(message.HeaderTrace))
+func (in *Incoming) context(base context.Context) context.Context {
+	if in.Header == nil {
+		return base
 	}
-	return context.WithCancel(ctx)
+	return WithTrace(base, in.Header.Get(message.HeaderTrace))
 }
