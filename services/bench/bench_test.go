@@ -62,11 +62,22 @@ func constant(d time.Duration) setup {
 	}
 }
 
+// oneCaller is an operation that fails for any caller but the first.
+func oneCaller(context.Context, *testbed) (op, error) {
+	return func(_ context.Context, caller int) (time.Duration, error) {
+		if caller > 0 {
+			return 0, errors.New("the baseline has one caller")
+		}
+		return 1, nil
+	}, nil
+}
+
 func TestMeasure(t *testing.T) {
 	p := plan{rounds: 3, slice: 10 * time.Millisecond}
 	results, err := p.measure(t.Context(), nil, []row{
 		{name: "a.c1", baseline: "b.c1", callers: 1, base: inTurn(constant(time.Millisecond), constant(3*time.Millisecond)), ours: constant(6 * time.Millisecond), how: "how"},
 		{name: "a.c64", baseline: "b.c64", callers: 64, base: constant(1), ours: constant(1)},
+		{name: "a.c8", baseline: "b.c1", callers: 8, alone: true, base: oneCaller, ours: constant(1)},
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -75,8 +86,10 @@ func TestMeasure(t *testing.T) {
 	if results[0] != want {
 		t.Errorf("got %+v", results[0])
 	}
-	if r := results[1]; r.Unit != "1/s" || r.Value <= 0 || r.BaselineValue <= 0 || r.Ratio <= 0 {
-		t.Errorf("got %+v", r)
+	for _, r := range results[1:] {
+		if r.Unit != "1/s" || r.Value <= 0 || r.BaselineValue <= 0 || r.Ratio <= 0 {
+			t.Errorf("got %+v", r)
+		}
 	}
 
 	fails := func(context.Context, *testbed) (op, error) {
@@ -139,6 +152,7 @@ func TestRowsAreNamedOnceAndExplained(t *testing.T) {
 	}
 	for _, name := range []string{
 		"call.c1", "call.c64", "toolstate.get.c1", "toolstate.get.c64", "toolstate.set.c1", "toolstate.append.c1",
+		"toolstate.contended",
 		"files.read.1k", "files.write.1k", "wake.c1",
 	} {
 		if !seen[name] {

@@ -28,6 +28,7 @@ type row struct {
 	name     string
 	baseline string
 	callers  int
+	alone    bool   // the baseline has one caller, whose operations per second count
 	how      string // one line: what is measured against what
 	base     setup
 	ours     setup
@@ -100,11 +101,15 @@ func (p plan) measure(ctx context.Context, b *testbed, rows []row) ([]result, er
 	taken := make([]samples, len(rows))
 	for round := range p.rounds + 1 {
 		for i, r := range rows {
-			base, err := p.run(ctx, r.callers, pairs[i].base)
+			baseCallers := r.callers
+			if r.alone {
+				baseCallers = 1
+			}
+			base, err := p.run(ctx, baseCallers, r.callers > 1, pairs[i].base)
 			if err != nil {
 				return nil, fmt.Errorf("%s: %w", r.baseline, err)
 			}
-			ours, err := p.run(ctx, r.callers, pairs[i].ours)
+			ours, err := p.run(ctx, r.callers, r.callers > 1, pairs[i].ours)
 			if err != nil {
 				return nil, fmt.Errorf("%s: %w", r.name, err)
 			}
@@ -120,9 +125,9 @@ func (p plan) measure(ctx context.Context, b *testbed, rows []row) ([]result, er
 	return results, nil
 }
 
-// run performs an operation for one slice: the median time in microseconds of
-// one caller, or how many several callers do per second.
-func (p plan) run(ctx context.Context, callers int, do op) (float64, error) {
+// run performs an operation for one slice and returns how many all callers do
+// per second, or the median time in microseconds.
+func (p plan) run(ctx context.Context, callers int, perSecond bool, do op) (float64, error) {
 	runtime.GC() // nobody pays for the one before
 	warm := time.Now().Add(p.slice / warmUp)
 	end := warm.Add(p.slice - p.slice/warmUp)
@@ -155,14 +160,11 @@ func (p plan) run(ctx context.Context, callers int, do op) (float64, error) {
 			return 0, err
 		}
 	}
-	if callers == 1 {
-		return microseconds(median(took[0])), nil
+	all := slices.Concat(took...)
+	if perSecond {
+		return float64(len(all)) / end.Sub(warm).Seconds(), nil
 	}
-	n := 0
-	for _, t := range took {
-		n += len(t)
-	}
-	return float64(n) / end.Sub(warm).Seconds(), nil
+	return microseconds(median(all)), nil
 }
 
 func microseconds(d time.Duration) float64 { return float64(d) / float64(time.Microsecond) }

@@ -41,6 +41,11 @@ func rows() []row {
 			how: "append to a list, in a new document every 16 / a request, then a KV update",
 		},
 		{
+			name: "toolstate.contended", baseline: "toolstate.append.alone", callers: 32, alone: true,
+			base: stateAppendTogether("alone"), ours: stateAppendTogether("contended"),
+			how: "32 callers append to one document, in a new one every 256 appends / one caller does",
+		},
+		{
 			name: "files.read.1k", baseline: "nats.request+2get.1k", callers: 1,
 			base: inTurn(request, lastMsg, lastMsg), ours: fileRead,
 			how: "read a file of 1 KiB through the files service / a request, then two direct gets of 1 KiB",

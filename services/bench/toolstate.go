@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"sync/atomic"
 
 	"github.com/nats-io/nats.go/jetstream"
 
@@ -110,6 +111,27 @@ func stateAppend(_ context.Context, b *testbed) (op, error) {
 		n++
 		return err
 	}), nil
+}
+
+const togetherPerDoc = 256 // appends; a document has a limit
+
+// stateAppendTogether appends to the same document as all other callers.
+func stateAppendTogether(name string) setup {
+	return func(_ context.Context, b *testbed) (op, error) {
+		c := toolstate.New(b.nc, tenant)
+		element := []json.RawMessage{json.RawMessage(`"00340434161094042557"`)}
+		var n atomic.Int64
+		return timed(func(ctx context.Context, _ int) error {
+			doc := (n.Add(1) - 1) / togetherPerDoc
+			r, err := c.Append(ctx, message.ToolStateAppend{
+				ToolStateRef: message.ToolStateRef{ChatID: fmt.Sprintf("%s-%d", name, doc), Namespace: "bench"}, Key: "codes", Values: element,
+			})
+			if err == nil && (r.Length < 1 || r.Length > togetherPerDoc) {
+				err = fmt.Errorf("length %d", r.Length)
+			}
+			return err
+		}), nil
+	}
 }
 
 // value is the payload as JSON.
