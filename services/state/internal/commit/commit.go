@@ -97,6 +97,8 @@ type Committer[D any] struct {
 	mu     sync.Mutex
 	closed bool
 	queues map[string]*queue[D]
+	tidy   *time.Timer // runs forget; armed while there are queues
+	armed  bool
 }
 
 // queue is the operations waiting for one key, and what is known of it.
@@ -134,6 +136,8 @@ type outcome struct {
 func New[D any](b Bucket, codec Codec[D], now func() time.Time, conflicts prometheus.Counter) *Committer[D] {
 	c := &Committer[D]{bucket: b, codec: codec, now: now, conflicts: conflicts, queues: make(map[string]*queue[D])}
 	c.base, c.cancel = context.WithCancel(context.Background())
+	c.tidy = time.AfterFunc(headAge, c.forget)
+	c.tidy.Stop()
 	return c
 }
 
@@ -142,6 +146,7 @@ func New[D any](b Bucket, codec Codec[D], now func() time.Time, conflicts promet
 func (c *Committer[D]) Close() {
 	c.mu.Lock()
 	c.closed = true
+	c.tidy.Stop()
 	c.mu.Unlock()
 	c.cancel()
 	c.wg.Wait()
@@ -171,6 +176,10 @@ func (c *Committer[D]) Do(ctx context.Context, key string, op Op[D]) (Result, er
 		c.makeRoom()
 		q = &queue[D]{}
 		c.queues[key] = q
+		if !c.armed {
+			c.armed = true
+			c.tidy.Reset(headAge)
+		}
 	}
 	q.ops = append(q.ops, p)
 	if !q.busy {
@@ -197,6 +206,21 @@ func (c *Committer[D]) makeRoom() {
 		if !q.busy {
 			delete(c.queues, k)
 		}
+	}
+}
+
+// forget drops the queues of which nothing is known any more: what is too old
+// to be trusted only takes memory, up to a decoded document each.
+func (c *Committer[D]) forget() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for k, q := range c.queues {
+		if !q.busy && (q.head == nil || time.Since(q.head.at) >= headAge) {
+			delete(c.queues, k)
+		}
+	}
+	if c.armed = len(c.queues) > 0 && !c.closed; c.armed {
+		c.tidy.Reset(headAge)
 	}
 }
 

@@ -171,3 +171,36 @@ func TestCancelledAndClosed(t *testing.T) {
 		t.Errorf("something was written: %+v, %v", m, err)
 	}
 }
+
+// Keys that nobody writes any more take no memory, and cost no work.
+func TestIdleKeysAreForgotten(t *testing.T) {
+	cs, _ := open(t, 0, 1)
+	c := cs[0]
+	for i := range 3 * maxHotQueues {
+		if _, err := c.Do(t.Context(), fmt.Sprint("k", i), add("x", "")); err != nil {
+			t.Fatal(err)
+		}
+	}
+	known := func() (queues int, armed bool) {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		return len(c.queues), c.armed
+	}
+	if n, armed := known(); n == 0 || n > maxHotQueues || !armed {
+		t.Fatalf("%d queues right after the writes, timer armed: %v", n, armed)
+	}
+	deadline := time.Now().Add(10 * time.Second)
+	for {
+		n, armed := known()
+		if n == 0 && !armed {
+			break
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("%d queues are left, timer armed: %v", n, armed)
+		}
+		time.Sleep(20 * time.Millisecond)
+	}
+	if r, err := c.Do(t.Context(), "k0", add("y", "")); err != nil || r.Text != "2" {
+		t.Errorf("a forgotten key: %+v, %v", r, err)
+	}
+}
