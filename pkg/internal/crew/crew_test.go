@@ -2,10 +2,12 @@ package crew_test
 
 import (
 	"runtime"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
+	"time"
 
 	"go.uber.org/goleak"
 
@@ -14,30 +16,37 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
+// members counts the goroutines of all crews.
+func members() int {
+	stacks := make([]byte, 1<<20)
+	return strings.Count(string(stacks[:runtime.Stack(stacks, true)]), "crew.(*Crew).member(")
+}
+
 // Nobody waits for another to finish, whatever maxIdle says.
 func TestAllRunAtOnce(t *testing.T) {
-	c := crew.New(2)
-	defer c.Close()
-	const n = 20
-	var together sync.WaitGroup
-	together.Add(n)
-	var ran sync.WaitGroup
-	ran.Add(n)
-	for range n {
-		c.Go(func() {
-			together.Done()
-			together.Wait() // for every other one
-			ran.Done()
-		})
-	}
-	ran.Wait()
+	synctest.Test(t, func(*testing.T) { // which waits for the goroutines' ends
+		c := crew.New(2)
+		defer c.Close()
+		const n = 20
+		var together sync.WaitGroup
+		together.Add(n)
+		var ran sync.WaitGroup
+		ran.Add(n)
+		for range n {
+			c.Go(func() {
+				together.Done()
+				together.Wait() // for every other one
+				ran.Done()
+			})
+		}
+		ran.Wait()
+	})
 }
 
 func TestGoroutinesStayUpToALimitUntilClose(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := crew.New(3)
-		before := runtime.NumGoroutine()
-		left := func() int { synctest.Wait(); return runtime.NumGoroutine() - before }
+		left := func() int { synctest.Wait(); return members() }
 		release := make(chan struct{})
 		for range 10 {
 			c.Go(func() { <-release })
@@ -65,6 +74,30 @@ func TestGoroutinesStayUpToALimitUntilClose(t *testing.T) {
 		c.Go(func() { ran.Store(true) })
 		if n := left(); n != 0 || !ran.Load() {
 			t.Errorf("after Close: ran %v, %d goroutines", ran.Load(), n)
+		}
+	})
+}
+
+func TestIdleGoroutinesGoButForAFew(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := crew.New(100)
+		defer c.Close()
+		for range 2 { // it begins again after the next burst
+			release := make(chan struct{})
+			for range 100 {
+				c.Go(func() { <-release })
+			}
+			synctest.Wait()
+			close(release)
+			synctest.Wait()
+			if n := members(); n != 100 {
+				t.Errorf("%d goroutines right after the burst, want 100", n)
+			}
+			time.Sleep(time.Minute) // of the bubble's clock
+			synctest.Wait()
+			if n := members(); n != 8 {
+				t.Errorf("%d goroutines a minute later, want 8", n)
+			}
 		}
 	})
 }
