@@ -29,6 +29,11 @@ bench: ## what Toolbus adds to NATS: a table and bench-results.json (BENCH="-tim
 	go build -o $(BIN)/ ./services/toolbus ./services/bench ./services/bench/bench-worker ./services/bench/bench-responder
 	$(BIN)/bench $(BENCH)
 
+.PHONY: soak
+soak: ## does toolbus up come back after a million ToolState writes and clears? 10 to 20 minutes (SOAK="-cycles 100000")
+	go build -o $(BIN)/ ./services/toolbus ./services/bench/bench-soak
+	$(BIN)/bench-soak $(SOAK)
+
 .PHONY: test
 test: ## run every test of the four modules, with the race detector
 	go test -race -timeout 10m $(PACKAGES)
