@@ -157,9 +157,18 @@ func ReplyError(reply *nats.Msg) error {
 	return errcode.Decode(reply.Data, reply.Header.Get(message.HeaderErrorCode)+" "+reply.Header.Get(message.HeaderError))
 }
 
+// Replier reads a reply itself, when it has a form that it knows; otherwise it
+// returns false and is decoded as JSON.
+type Replier interface {
+	ReadReply(body []byte) bool
+}
+
 // DecodeReply decodes a reply's body.
 func DecodeReply(body []byte, out any) error {
 	if out == nil {
+		return nil
+	}
+	if r, ok := out.(Replier); ok && r.ReadReply(body) {
 		return nil
 	}
 	if err := json.Unmarshal(body, out); err != nil {

@@ -42,7 +42,8 @@ func withOpID(id string) string {
 
 // Get reads one key.
 func (c *Client) Get(ctx context.Context, req message.ToolStateGet) (message.ToolStateValue, error) {
-	return do[message.ToolStateValue](ctx, c, "get", req)
+	v, err := do[value](ctx, c, "get", req)
+	return v.ToolStateValue, err
 }
 
 // Set writes one key. A missed IfRevision is conflict.

@@ -118,7 +118,12 @@ func (h *Handler) Serve(ctx context.Context, in *bus.Incoming) (any, error) {
 
 func (h *Handler) get(ctx context.Context, tenant string, in *bus.Incoming) (any, error) {
 	var req message.ToolStateGet
-	if err := decode(in, &req, &req.ToolStateRef, &req.Key); err != nil {
+	if !readGet(in.Data, &req) {
+		if err := in.Decode(&req); err != nil {
+			return nil, wireField(err)
+		}
+	}
+	if err := checkRef(&req.ToolStateRef, &req.Key); err != nil {
 		return nil, err
 	}
 	m, err := h.last(ctx, key(tenant, req.ToolStateRef))
@@ -408,14 +413,24 @@ func key(tenant string, ref message.ToolStateRef) string {
 // decode reads a request and checks what names its document and key.
 func decode(in *bus.Incoming, req any, ref *message.ToolStateRef, key *string) error {
 	if err := in.Decode(req); err != nil {
-		// The reference is embedded; on the wire its fields are the request's.
-		var e *errcode.Error
-		if errors.As(err, &e) && e.Details != nil && len(e.Details.Fields) == 1 {
-			f := e.Details.Fields[0]
-			return errcode.Field(strings.TrimPrefix(f.Field, "ToolStateRef."), "%s", f.Message)
-		}
-		return err
+		return wireField(err)
 	}
+	return checkRef(ref, key)
+}
+
+// wireField names a field as it is on the wire, where the embedded reference's
+// fields are the request's.
+func wireField(err error) error {
+	var e *errcode.Error
+	if errors.As(err, &e) && e.Details != nil && len(e.Details.Fields) == 1 {
+		f := e.Details.Fields[0]
+		return errcode.Field(strings.TrimPrefix(f.Field, "ToolStateRef."), "%s", f.Message)
+	}
+	return err
+}
+
+// checkRef checks what names a document and, unless it is nil, a key.
+func checkRef(ref *message.ToolStateRef, key *string) error {
 	if err := subject.CheckFree("chatId", ref.ChatID); err != nil {
 		return err
 	}
