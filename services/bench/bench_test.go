@@ -55,6 +55,15 @@ func TestPlanKeepsToItsTime(t *testing.T) {
 	}
 }
 
+func TestStepsOfABaseline(t *testing.T) {
+	if us := together([]float64{70, 45}, false); us != 115 {
+		t.Errorf("70 and 45 µs are %v", us)
+	}
+	if n := together([]float64{60_000, 30_000}, true); n != 20_000 {
+		t.Errorf("60,000 and 30,000 a second are %v", n)
+	}
+}
+
 // constant is an operation that always takes as long, in no time.
 func constant(d time.Duration) setup {
 	return func(context.Context, *testbed) (op, error) {
@@ -75,9 +84,9 @@ func oneCaller(context.Context, *testbed) (op, error) {
 func TestMeasure(t *testing.T) {
 	p := plan{rounds: 3, slice: 10 * time.Millisecond}
 	results, err := p.measure(t.Context(), nil, []row{
-		{name: "a.c1", baseline: "b.c1", callers: 1, base: inTurn(constant(time.Millisecond), constant(3*time.Millisecond)), ours: constant(6 * time.Millisecond), how: "how"},
-		{name: "a.c64", baseline: "b.c64", callers: 64, base: constant(1), ours: constant(1)},
-		{name: "a.c8", baseline: "b.c1", callers: 8, alone: true, base: oneCaller, ours: constant(1)},
+		{name: "a.c1", baseline: "b.c1", callers: 1, base: []setup{constant(time.Millisecond), constant(3 * time.Millisecond)}, ours: constant(6 * time.Millisecond), how: "how"},
+		{name: "a.c64", baseline: "b.c64", callers: 64, base: []setup{constant(1)}, ours: constant(1)},
+		{name: "a.c8", baseline: "b.c1", callers: 8, alone: true, base: []setup{oneCaller}, ours: constant(1)},
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -95,7 +104,7 @@ func TestMeasure(t *testing.T) {
 	fails := func(context.Context, *testbed) (op, error) {
 		return func(context.Context, int) (time.Duration, error) { return 0, errors.New("refused") }, nil
 	}
-	if _, err := p.measure(t.Context(), nil, []row{{name: "a.c64", callers: 64, base: constant(1), ours: fails}}); err == nil || err.Error() != "a.c64: refused" {
+	if _, err := p.measure(t.Context(), nil, []row{{name: "a.c64", callers: 64, base: []setup{constant(1)}, ours: fails}}); err == nil || err.Error() != "a.c64: refused" {
 		t.Errorf("a failing operation: %v", err)
 	}
 }

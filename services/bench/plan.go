@@ -28,38 +28,30 @@ type row struct {
 	name     string
 	baseline string
 	callers  int
-	alone    bool   // the baseline has one caller, whose operations per second count
-	how      string // one line: what is measured against what
-	base     setup
+	alone    bool    // the baseline has one caller, whose operations per second count
+	how      string  // one line: what is measured against what
+	base     []setup // what the baseline does one after the other, each measured by itself
 	ours     setup
 }
 
 // setup prepares an operation on a testbed.
 type setup func(ctx context.Context, b *testbed) (op, error)
 
-// inTurn does one operation after the other: what a baseline of several steps
-// costs, in time and, with many callers, in throughput.
-func inTurn(steps ...setup) setup {
-	return func(ctx context.Context, b *testbed) (op, error) {
-		ops := make([]op, len(steps))
-		for i, prepare := range steps {
-			var err error
-			if ops[i], err = prepare(ctx, b); err != nil {
-				return nil, err
-			}
+// together is the value of a baseline of several steps: the sum of their times,
+// or the throughput of one after the other, each at the best that it reaches
+// by itself.
+func together(steps []float64, perSecond bool) float64 {
+	sum := 0.0
+	for _, v := range steps {
+		if perSecond {
+			v = 1 / v
 		}
-		return func(ctx context.Context, caller int) (time.Duration, error) {
-			var sum time.Duration
-			for _, do := range ops {
-				d, err := do(ctx, caller)
-				if err != nil {
-					return 0, err
-				}
-				sum += d
-			}
-			return sum, nil
-		}, nil
+		sum += v
 	}
+	if perSecond {
+		return 1 / sum
+	}
+	return sum
 }
 
 // plan says how the time is spent.
@@ -87,12 +79,18 @@ func newPlan(budget time.Duration, rows int) (plan, error) {
 
 // measure sets all rows up and measures them in turns.
 func (p plan) measure(ctx context.Context, b *testbed, rows []row) ([]result, error) {
-	type pair struct{ base, ours op }
+	type pair struct {
+		base []op
+		ours op
+	}
 	pairs := make([]pair, len(rows))
 	for i, r := range rows { // one row's preparations do not disturb another's measurements
 		var err error
-		if pairs[i].base, err = r.base(ctx, b); err != nil {
-			return nil, fmt.Errorf("set up %s: %w", r.baseline, err)
+		pairs[i].base = make([]op, len(r.base))
+		for j, prepare := range r.base {
+			if pairs[i].base[j], err = prepare(ctx, b); err != nil {
+				return nil, fmt.Errorf("set up %s: %w", r.baseline, err)
+			}
 		}
 		if pairs[i].ours, err = r.ours(ctx, b); err != nil {
 			return nil, fmt.Errorf("set up %s: %w", r.name, err)
@@ -105,16 +103,19 @@ func (p plan) measure(ctx context.Context, b *testbed, rows []row) ([]result, er
 			if r.alone {
 				baseCallers = 1
 			}
-			base, err := p.run(ctx, baseCallers, r.callers > 1, pairs[i].base)
-			if err != nil {
-				return nil, fmt.Errorf("%s: %w", r.baseline, err)
+			steps := make([]float64, len(r.base))
+			for j, step := range pairs[i].base {
+				var err error
+				if steps[j], err = p.run(ctx, p.slice/time.Duration(len(steps)), baseCallers, r.callers > 1, step); err != nil {
+					return nil, fmt.Errorf("%s: %w", r.baseline, err)
+				}
 			}
-			ours, err := p.run(ctx, r.callers, r.callers > 1, pairs[i].ours)
+			ours, err := p.run(ctx, p.slice, r.callers, r.callers > 1, pairs[i].ours)
 			if err != nil {
 				return nil, fmt.Errorf("%s: %w", r.name, err)
 			}
 			if round > 0 {
-				taken[i].add(base, ours)
+				taken[i].add(together(steps, r.callers > 1), ours)
 			}
 		}
 	}
@@ -127,10 +128,10 @@ func (p plan) measure(ctx context.Context, b *testbed, rows []row) ([]result, er
 
 // run performs an operation for one slice and returns how many all callers do
 // per second, or the median time in microseconds.
-func (p plan) run(ctx context.Context, callers int, perSecond bool, do op) (float64, error) {
+func (p plan) run(ctx context.Context, slice time.Duration, callers int, perSecond bool, do op) (float64, error) {
 	runtime.GC() // nobody pays for the one before
-	warm := time.Now().Add(p.slice / warmUp)
-	end := warm.Add(p.slice - p.slice/warmUp)
+	warm := time.Now().Add(slice / warmUp)
+	end := warm.Add(slice - slice/warmUp)
 	took := make([][]time.Duration, callers)
 	errs := make([]error, callers)
 	var wg sync.WaitGroup

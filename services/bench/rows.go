@@ -12,52 +12,52 @@ func rows() []row {
 	return []row{
 		{
 			name: "call.c1", baseline: "nats.request.c1", callers: 1,
-			base: request, ours: call,
+			base: []setup{request}, ours: call,
 			how: "agent calls a tool in another process, 200 bytes each way / a request",
 		},
 		{
 			name: "call.c64", baseline: "nats.request.c64", callers: 64,
-			base: request, ours: call,
+			base: []setup{request}, ours: call,
 			how: "the same by 64 callers on one connection",
 		},
 		{
 			name: "toolstate.get.c1", baseline: "nats.request+kv.get.c1", callers: 1,
-			base: inTurn(request, kvGet), ours: stateGet,
+			base: []setup{request, kvGet}, ours: stateGet,
 			how: "get a value of 200 bytes through the state service / a request, then a KV get",
 		},
 		{
 			name: "toolstate.get.c64", baseline: "nats.request+kv.get.c64", callers: 64,
-			base: inTurn(request, kvGet), ours: stateGet,
+			base: []setup{request, kvGet}, ours: stateGet,
 			how: "the same by 64 callers, each with a document (a key) of its own",
 		},
 		{
 			name: "toolstate.set.c1", baseline: "nats.request+kv.update.c1", callers: 1,
-			base: inTurn(request, kvUpdate), ours: stateSet,
+			base: []setup{request, kvUpdate}, ours: stateSet,
 			how: "set a value of 200 bytes through the state service / a request, then a KV update (compare-and-set)",
 		},
 		{
 			name: "toolstate.append.c1", baseline: "nats.request+kv.update.c1", callers: 1,
-			base: inTurn(request, kvUpdate), ours: stateAppend,
+			base: []setup{request, kvUpdate}, ours: stateAppend,
 			how: "append to a list, in a new document every 16 / a request, then a KV update",
 		},
 		{
 			name: "toolstate.contended", baseline: "toolstate.append.alone", callers: 32, alone: true,
-			base: stateAppendTogether("alone"), ours: stateAppendTogether("contended"),
+			base: []setup{stateAppendTogether("alone")}, ours: stateAppendTogether("contended"),
 			how: "32 callers append to one document, in a new one every 256 appends / one caller does",
 		},
 		{
 			name: "files.read.1k", baseline: "nats.request+2get.1k", callers: 1,
-			base: inTurn(request, lastMsg, lastMsg), ours: fileRead,
+			base: []setup{request, lastMsg, lastMsg}, ours: fileRead,
 			how: "read a file of 1 KiB through the files service / a request, then two direct gets of 1 KiB",
 		},
 		{
 			name: "files.write.1k", baseline: "nats.request+2publish.1k", callers: 1,
-			base: inTurn(request, publish, publish), ours: fileWrite,
+			base: []setup{request, publish, publish}, ours: fileWrite,
 			how: "overwrite a file of 1 KiB through the files service / a request, then two publishes of 1 KiB with their acknowledgements",
 		},
 		{
 			name: "wake.c1", baseline: "nats.request+consume.c1", callers: 1,
-			base: inTurn(request, consume), ours: wake,
+			base: []setup{request, consume}, ours: wake,
 			how: "from asking the scheduler for a wake until the agent's handler has it / a request, then a publish until a durable consumer has it",
 		},
 	}
