@@ -293,15 +293,18 @@ func TestExpiryAfterEveryWrite(t *testing.T) {
 	c := toolstate.New(nc, "acme")
 	var mu sync.Mutex
 	events := map[string][]toolstate.ChangeKind{}
-	sub, err := c.Watch("", "", func(ch toolstate.Change) {
-		mu.Lock()
-		defer mu.Unlock()
-		events[ch.ChatID] = append(events[ch.ChatID], ch.Kind)
-	})
+	watch, err := c.Watch(t.Context(), toolstate.Scope{})
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer func() { _ = sub.Unsubscribe() }()
+	defer watch.Stop()
+	go func() {
+		for ch := range watch.Changes() {
+			mu.Lock()
+			events[ch.ChatID] = append(events[ch.ChatID], ch.Kind)
+			mu.Unlock()
+		}
+	}()
 	writes := map[string]string{
 		"set": `"key":"k","value":1`, "delete": `"key":"old"`, "append": `"key":"l","values":[1]`,
 		"increment": `"key":"n","by":1`, "update": `"set":{"k":1},"ttl":"1s"`,
@@ -686,12 +689,12 @@ func TestClearedIsAnnouncedOnceAndItsMarkerGoes(t *testing.T) {
 	start(t, ns)
 	nc := ns.Connect()
 	c := toolstate.New(nc, "acme")
-	changes := make(chan toolstate.Change, 10)
-	sub, err := c.Watch("chat", "n", func(ch toolstate.Change) { changes <- ch })
+	watch, err := c.Watch(t.Context(), toolstate.Scope{ChatID: "chat", Namespace: "n"})
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer func() { _ = sub.Unsubscribe() }()
+	defer watch.Stop()
+	changes := watch.Changes()
 	if err := c.Scratch("chat", "n").Set(t.Context(), "k", "v"); err != nil {
 		t.Fatal(err)
 	}
