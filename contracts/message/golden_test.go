@@ -90,6 +90,8 @@ var golden = map[string]any{
 	"store/get.request":                 message.StoreGet{},
 	"store/list.everything.request":     message.StoreList{},
 	"store/list.reply":                  message.StoreKeys{},
+	"store/list.page.reply":             message.StoreKeys{},
+	"store/list.page.request":           message.StoreList{},
 	"store/list.request":                message.StoreList{},
 	"store/set.plain.request":           message.StoreSet{},
 	"store/set.reply":                   message.StoreWritten{},

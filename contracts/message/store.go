@@ -37,12 +37,17 @@ type StoreDeleted struct {
 	Deleted bool `json:"deleted"`
 }
 
-// StoreList lists keys by prefix.
+// StoreList lists keys by prefix: all of them (too_large when they do not fit
+// one message), or with Limit or Cursor a page.
 type StoreList struct {
 	Prefix string `json:"prefix,omitempty"`
+	Cursor string `json:"cursor,omitempty"` // of the page before
+	Limit  int    `json:"limit,omitempty"`  // at most so many keys, 1 to 1,000
 }
 
-// StoreKeys answers StoreList, sorted.
+// StoreKeys answers StoreList, sorted. Cursor is set when a page was asked for
+// and more keys follow.
 type StoreKeys struct {
-	Keys []string `json:"keys"`
+	Keys   []string `json:"keys"`
+	Cursor string   `json:"cursor,omitempty"`
 }

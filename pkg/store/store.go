@@ -4,6 +4,7 @@ package store
 
 import (
 	"context"
+	"unicode/utf8"
 
 	"github.com/nats-io/nats.go"
 
@@ -14,8 +15,8 @@ import (
 	"github.com/toolbus/toolbus/pkg/tool"
 )
 
-// Store is the tool.Store of one tool of one agent, with compare-and-set
-// besides. It is safe for concurrent use. Requests are tried again while the
+// Store is the tool.RevisionStore of one tool of one agent. It is safe for
+// concurrent use. Requests are tried again while the
 // service is unavailable, within ctx (10 s when it has no deadline), and have
 // one effect however often they are tried. Errors are *errcode.Error.
 type Store struct {
@@ -23,7 +24,7 @@ type Store struct {
 	tenant, agent, tool string
 }
 
-var _ tool.Store = (*Store)(nil)
+var _ tool.RevisionStore = (*Store)(nil)
 
 // New makes a Store on a connection that stays the caller's.
 func New(nc *nats.Conn, tenant, agent, tool string) *Store {
@@ -52,6 +53,9 @@ func (s *Store) Get(ctx context.Context, key string) (string, bool, error) {
 // Read returns a value with its revision.
 func (s *Store) Read(ctx context.Context, key string) (message.StoreValue, error) {
 	var out message.StoreValue
+	if err := subject.CheckFree("key", key); err != nil {
+		return out, err
+	}
 	err := s.do(ctx, "get", message.StoreGet{Key: key}, &out)
 	return out, err
 }
@@ -68,7 +72,14 @@ func (s *Store) SetIf(ctx context.Context, key, value string, revision uint64) (
 	return s.write(ctx, message.StoreSet{Key: key, Value: value, IfRevision: &revision})
 }
 
+// write checks first what its JSON form would hide.
 func (s *Store) write(ctx context.Context, req message.StoreSet) (uint64, error) {
+	if err := subject.CheckFree("key", req.Key); err != nil {
+		return 0, err
+	}
+	if !utf8.ValidString(req.Value) {
+		return 0, errcode.Field("value", "is not valid UTF-8")
+	}
 	req.OpID = bus.NewOpID()
 	var out message.StoreWritten
 	err := s.do(ctx, "set", req, &out)
@@ -90,17 +101,43 @@ func (s *Store) DeleteIf(ctx context.Context, key string, revision uint64) error
 }
 
 func (s *Store) remove(ctx context.Context, req message.StoreDelete) (bool, error) {
+	if err := subject.CheckFree("key", req.Key); err != nil {
+		return false, err
+	}
 	req.OpID = bus.NewOpID()
 	var out message.StoreDeleted
 	err := s.do(ctx, "delete", req, &out)
 	return out.Deleted, err
 }
 
-// List returns the keys that start with prefix, sorted.
+// List returns the keys that start with prefix, sorted, however many they are.
 func (s *Store) List(ctx context.Context, prefix string) ([]string, error) {
+	keys := []string{}
+	for req := (message.StoreList{Prefix: prefix, Limit: pageKeys}); ; {
+		page, err := s.Page(ctx, req)
+		if err != nil {
+			return nil, err
+		}
+		keys = append(keys, page.Keys...)
+		if page.Cursor == "" {
+			return keys, nil
+		}
+		req.Cursor = page.Cursor
+	}
+}
+
+const pageKeys = 1000 // the most a page may have
+
+// Page returns one page of keys, sorted; Cursor is set when more follow.
+func (s *Store) Page(ctx context.Context, req message.StoreList) (message.StoreKeys, error) {
 	var out message.StoreKeys
-	err := s.do(ctx, "list", message.StoreList{Prefix: prefix}, &out)
-	return out.Keys, err
+	if req.Prefix != "" {
+		if err := subject.CheckFree("prefix", req.Prefix); err != nil {
+			return out, err
+		}
+	}
+	err := s.do(ctx, "list", req, &out)
+	return out, err
 }
 
 // Commit applies a job run's writes and records its wake in one step, for the

@@ -59,6 +59,8 @@ var refinements = map[string]refinement{
 	"attempt":   {add: atLeast(0)},
 
 	"ToolStateListing.cursor": {doc: "Set when there is more: the cursor of the next list request."},
+	"StoreKeys.cursor":        {doc: "Set when a page was asked for and more keys follow."},
+	"StoreList.limit":         {doc: "At most so many keys.", add: yaml.MapSlice{{Key: "minimum", Value: 0}, {Key: "maximum", Value: 1000}}},
 	"FileListing.cursor":      {doc: "Set when there is more: the cursor of the next list request."},
 	"RegistryListing.cursor":  {doc: "Set when a page was asked for and more agents follow."},
 

@@ -4,8 +4,6 @@ package store
 
 import (
 	"context"
-	"slices"
-	"strings"
 	"time"
 
 	"github.com/nats-io/nats.go/jetstream"
@@ -33,16 +31,14 @@ const (
 	no  = "0"
 )
 
-const (
-	readTimeout = 3 * time.Second
-	fetchStep   = 64 // values per request to the stream; at most 256 KiB each by default
-)
+const readTimeout = 3 * time.Second
 
 // Handler answers requests on store.<tenant>.<agent>.<tool>.<op>.
 type Handler struct {
-	bucket *bucket.Bucket
-	commit *commit.Committer[string]
-	limit  int64
+	bucket     *bucket.Bucket
+	commit     *commit.Committer[string]
+	limit      int64 // bytes of a value
+	replyLimit int64 // bytes of a reply
 
 	ops       *prometheus.CounterVec
 	conflicts prometheus.Counter
@@ -64,7 +60,10 @@ func Open(ctx context.Context, js jetstream.JetStream, replicas int, limit int64
 		Decode: func(body []byte) (string, time.Time, error) { return string(body), time.Time{}, nil },
 		Encode: func(v string, _ time.Time) []byte { return []byte(v) },
 	}
-	return &Handler{bucket: b, commit: commit.New(b, codec, time.Now, conflicts), limit: limit, ops: ops, conflicts: conflicts}, nil
+	return &Handler{
+		bucket: b, commit: commit.New(b, codec, time.Now, conflicts), limit: limit, replyLimit: bus.MaxBody(js.Conn()),
+		ops: ops, conflicts: conflicts,
+	}, nil
 }
 
 // Close ends what runs.
@@ -159,43 +158,6 @@ func (h *Handler) delete(ctx context.Context, s scope, in *bus.Incoming) (any, e
 		},
 	})
 	return message.StoreDeleted{Deleted: r.Text == yes}, err
-}
-
-// list returns the keys of values, sorted. Replicas may answer a little behind.
-func (h *Handler) list(ctx context.Context, s scope, in *bus.Incoming) (any, error) {
-	var req message.StoreList
-	if err := in.Decode(&req); err != nil {
-		return nil, err
-	}
-	if req.Prefix != "" {
-		if err := subject.CheckFree("prefix", req.Prefix); err != nil {
-			return nil, err
-		}
-	}
-	ctx, cancel := context.WithTimeout(ctx, readTimeout)
-	defer cancel()
-	all, err := h.bucket.Keys(ctx, s.tenant+"."+s.agent+"."+s.tool+".*")
-	if err != nil {
-		return nil, err
-	}
-	names := make(map[string]string, len(all))
-	wanted := all[:0]
-	for _, k := range all {
-		name, err := subject.Unescape(k[strings.LastIndexByte(k, '.')+1:])
-		if err == nil && strings.HasPrefix(name, req.Prefix) {
-			names[k] = name
-			wanted = append(wanted, k)
-		}
-	}
-	out := message.StoreKeys{Keys: []string{}}
-	err = h.bucket.Fetch(ctx, wanted, fetchStep, func(m bucket.Message) bool {
-		if !m.Marker {
-			out.Keys = append(out.Keys, names[m.Key])
-		}
-		return true
-	})
-	slices.Sort(out.Keys)
-	return out, err
 }
 
 func decode(in *bus.Incoming, req any, key *string) error {
