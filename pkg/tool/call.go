@@ -37,7 +37,7 @@ type Call struct {
 // Tool authors use Call's methods instead.
 type Env interface {
 	State(namespace string) State
-	Store() Store
+	Store() RevisionStore
 	Files() Files
 	CallTool(ctx context.Context, name string, arguments json.RawMessage) (Result, error)
 	Progress(progress json.RawMessage)
@@ -79,7 +79,7 @@ func bindSettings(settings json.RawMessage, v any) error {
 func (c *Call) State(namespace string) State { return c.env.State(namespace) }
 
 // Store is the durable store of this tool of this agent.
-func (c *Call) Store() Store { return c.env.Store() }
+func (c *Call) Store() RevisionStore { return c.env.Store() }
 
 // Files is the tenant's file area.
 func (c *Call) Files() Files { return c.env.Files() }

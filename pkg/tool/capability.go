@@ -4,6 +4,9 @@ import (
 	"context"
 	"encoding/json"
 	"time"
+
+	"github.com/toolbus/toolbus/contracts/errcode"
+	"github.com/toolbus/toolbus/contracts/message"
 )
 
 // State is a scratch pad of one chat under one namespace: a JSON object that
@@ -31,7 +34,11 @@ type State interface {
 	// Append adds a value to the end of an array and returns the new length. A
 	// missing key is an empty array.
 	Append(ctx context.Context, key string, value any, opts ...StateOption) (int, error)
-	// Increment adds to a number and returns the new one. A missing key is 0.
+	// AppendAll is Append for the elements of a slice (anything whose JSON form is
+	// an array): all in one step, next to each other.
+	AppendAll(ctx context.Context, key string, values any, opts ...StateOption) (int, error)
+	// Increment adds to a number, exactly, and returns the new one. A missing key
+	// is 0.
 	Increment(ctx context.Context, key string, by float64, opts ...StateOption) (float64, error)
 	// Update replaces a key's value by what fn makes of it; nil is a missing
 	// key, both ways: what fn makes nil is removed. fn may run several times and
@@ -52,10 +59,37 @@ func Get[T any](ctx context.Context, s State, key string, def T) (T, error) {
 	return v, err
 }
 
+// Update replaces a key's value by what fn makes of it, or of def when the key
+// is missing, and returns the new value. fn may run several times and must have
+// no effects of its own; its error ends it and comes back as it is.
+//
+//	step, err := tool.Update(ctx, state, "step", 1, func(n int) (int, error) { return n + 1, nil })
+func Update[T any](ctx context.Context, s State, key string, def T, fn func(old T) (T, error), opts ...StateOption) (T, error) {
+	var fresh T
+	err := s.Update(ctx, key, func(raw json.RawMessage) (any, error) {
+		old := def
+		if raw != nil {
+			var got T
+			if err := json.Unmarshal(raw, &got); err != nil {
+				return nil, errcode.Wrap(errcode.InvalidRequest, err, "key %q: the stored value does not fit: %v", key, err)
+			}
+			old = got
+		}
+		var err error
+		fresh, err = fn(old)
+		return fresh, err
+	}, opts...)
+	if err != nil {
+		var none T
+		return none, err
+	}
+	return fresh, nil
+}
+
 // StateOptions are the choices of a write; for implementations of State.
 type StateOptions struct {
 	TTL    time.Duration // 0: the service's default
-	Unique bool          // Append: leave out a value that is already there
+	Unique bool          // Append, AppendAll: leave out a value that is already there
 }
 
 // StateOption is one choice of a write.
@@ -64,7 +98,9 @@ type StateOption func(*StateOptions)
 // TTL gives the document this life from now on.
 func TTL(d time.Duration) StateOption { return func(o *StateOptions) { o.TTL = d } }
 
-// Unique keeps Append from adding a value that is already there.
+// Unique keeps Append and AppendAll from adding a value that is already there.
+// Values are the same when their JSON is, whatever the order of an object's
+// fields and the spelling of numbers.
 func Unique() StateOption { return func(o *StateOptions) { o.Unique = true } }
 
 // NewStateOptions gathers options; for implementations of State.
@@ -86,6 +122,20 @@ type Store interface {
 	Delete(ctx context.Context, key string) (bool, error)
 	// List returns the keys that start with prefix, sorted.
 	List(ctx context.Context, prefix string) ([]string, error)
+}
+
+// RevisionStore is a Store with compare-and-set. A key's revision grows with
+// every change; 0 means that the key is not there.
+type RevisionStore interface {
+	Store
+	// Read returns a value with its revision.
+	Read(ctx context.Context, key string) (message.StoreValue, error)
+	// SetIf writes a value if the key still has this revision, and returns the new
+	// one; otherwise conflict, with the revision that stands.
+	SetIf(ctx context.Context, key, value string, revision uint64) (uint64, error)
+	// DeleteIf removes a key if it still has this revision, not 0; otherwise
+	// conflict.
+	DeleteIf(ctx context.Context, key string, revision uint64) error
 }
 
 // Files is the tenant's file area, shared by all its agents and tools. Paths

@@ -134,7 +134,7 @@ type JobCall struct {
 
 // JobEnv is what a runtime gives a JobCall; every Env is one.
 type JobEnv interface {
-	Store() Store
+	Store() RevisionStore
 	Files() Files
 	CallTool(ctx context.Context, name string, arguments json.RawMessage) (Result, error)
 	Now() time.Time

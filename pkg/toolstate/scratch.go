@@ -92,15 +92,34 @@ func (s *scratch) Clear(ctx context.Context) error {
 }
 
 func (s *scratch) Append(ctx context.Context, key string, value any, opts ...tool.StateOption) (int, error) {
-	if err := s.check(); err != nil {
-		return 0, err
-	}
-	raw, err := encode("values[0]", value)
+	raw, err := encode("value", value)
 	if err != nil {
 		return 0, err
 	}
+	return s.append(ctx, key, []json.RawMessage{raw}, opts)
+}
+
+func (s *scratch) AppendAll(ctx context.Context, key string, values any, opts ...tool.StateOption) (int, error) {
+	raw, err := encode("values", values)
+	if err != nil {
+		return 0, err
+	}
+	var list []json.RawMessage
+	if err := json.Unmarshal(raw, &list); err != nil {
+		return 0, errcode.Field("values", "must be a slice, which %.40s is not", raw)
+	}
+	if list == nil {
+		list = []json.RawMessage{} // of a nil slice
+	}
+	return s.append(ctx, key, list, opts)
+}
+
+func (s *scratch) append(ctx context.Context, key string, values []json.RawMessage, opts []tool.StateOption) (int, error) {
+	if err := s.check(); err != nil {
+		return 0, err
+	}
 	out, err := s.c.Append(ctx, message.ToolStateAppend{
-		ToolStateRef: s.ref, Key: key, Values: []json.RawMessage{raw},
+		ToolStateRef: s.ref, Key: key, Values: values,
 		Unique: tool.NewStateOptions(opts).Unique, TTL: life(opts),
 	})
 	return out.Length, err
@@ -180,7 +199,7 @@ func life(opts []tool.StateOption) string {
 func encode(field string, v any) (json.RawMessage, error) {
 	raw, err := message.Marshal(v)
 	if err != nil {
-		return nil, errcode.Wrap(errcode.InvalidRequest, err, "%s: has no JSON form: %v", field, err)
+		return nil, errcode.Field(field, "has no JSON form: %v", err)
 	}
 	return raw, nil
 }

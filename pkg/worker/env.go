@@ -33,7 +33,9 @@ func (e *env) State(namespace string) tool.State {
 	return toolstate.New(e.w.nc, e.who.Tenant).Scratch(e.chat, namespace)
 }
 
-func (e *env) Store() tool.Store { return store.New(e.w.nc, e.who.Tenant, e.who.Agent, e.tool) }
+func (e *env) Store() tool.RevisionStore {
+	return store.New(e.w.nc, e.who.Tenant, e.who.Agent, e.tool)
+}
 
 func (e *env) Files() tool.Files { return files.New(e.w.nc, e.who.Tenant) }
 

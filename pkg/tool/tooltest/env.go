@@ -145,7 +145,7 @@ func (e *Env) State(chat, namespace string) tool.State {
 }
 
 // Store is what a tool of an agent of the default tenant sees as its store.
-func (e *Env) Store(agent, tool string) tool.Store {
+func (e *Env) Store(agent, tool string) tool.RevisionStore {
 	return e.stores.of(DefaultTenant, agent, tool)
 }
 
@@ -344,7 +344,7 @@ func (c *callEnv) State(namespace string) tool.State {
 	return c.env.states.of(stateKey{c.caller.tenant, c.caller.chat, namespace})
 }
 
-func (c *callEnv) Store() tool.Store {
+func (c *callEnv) Store() tool.RevisionStore {
 	return c.env.stores.of(c.caller.tenant, c.caller.agent, c.tool)
 }
 

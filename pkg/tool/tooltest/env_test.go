@@ -166,43 +166,6 @@ func TestNewRefusesWhatAWorkerRefuses(t *testing.T) {
 	}
 }
 
-func TestStore(t *testing.T) {
-	env := tooltest.New(t)
-	ctx := t.Context()
-	s := env.Store("support", "mail")
-	for _, k := range []string{"b", "a/1", "a/2"} {
-		if err := s.Set(ctx, k, "v"+k); err != nil {
-			t.Fatal(err)
-		}
-	}
-	if v, ok, err := s.Get(ctx, "b"); v != "vb" || !ok || err != nil {
-		t.Errorf("%q %v %v", v, ok, err)
-	}
-	if keys, err := s.List(ctx, "a/"); err != nil || strings.Join(keys, " ") != "a/1 a/2" {
-		t.Errorf("%v %v", keys, err)
-	}
-	for _, other := range []tool.Store{env.Store("support", "other"), env.Store("other", "mail")} {
-		if _, ok, _ := other.Get(ctx, "b"); ok {
-			t.Error("another's value is seen")
-		}
-		if keys, _ := other.List(ctx, ""); len(keys) != 0 {
-			t.Errorf("another's keys are seen: %v", keys)
-		}
-	}
-	if ok, err := s.Delete(ctx, "b"); !ok || err != nil {
-		t.Error(ok, err)
-	}
-	if ok, err := s.Delete(ctx, "b"); ok || err != nil {
-		t.Error(ok, err)
-	}
-	if err := s.Set(ctx, "", "x"); !errors.Is(err, errcode.InvalidRequest) {
-		t.Error(err)
-	}
-	if err := s.Set(ctx, "a", "\xff"); !errors.Is(err, errcode.InvalidRequest) {
-		t.Error(err)
-	}
-}
-
 func TestFiles(t *testing.T) {
 	env := tooltest.New(t)
 	env.SetNow(time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC))

@@ -132,14 +132,14 @@ func (s *suite) jobCall(e *Env, id string) *tool.JobCall {
 type traces struct {
 	files  map[fileKey]uint64
 	states map[stateKey]uint64
-	stores map[storeKey]string
+	stores map[storeKey]storeValue
 }
 
 // same tells whether nothing differs but what a tool keeps in its store.
 func (t traces) same(after traces, but string) bool {
-	others := func(m map[storeKey]string) map[storeKey]string {
+	others := func(m map[storeKey]storeValue) map[storeKey]storeValue {
 		m = maps.Clone(m)
-		maps.DeleteFunc(m, func(k storeKey, _ string) bool { return k.tool == but })
+		maps.DeleteFunc(m, func(k storeKey, _ storeValue) bool { return k.tool == but })
 		return m
 	}
 	return maps.Equal(t.files, after.files) && maps.Equal(t.states, after.states) &&

@@ -6,6 +6,7 @@ import (
 	"reflect"
 
 	"github.com/toolbus/toolbus/contracts/message"
+	"github.com/toolbus/toolbus/pkg/decimal"
 )
 
 // encode is a value's JSON without HTML escaping; nil is an empty object.
@@ -19,8 +20,8 @@ func encode(v any) (json.RawMessage, error) {
 	return message.Marshal(v)
 }
 
-// equal compares two JSON values, whatever the order of their fields; numbers
-// by their digits.
+// equal compares two JSON values, whatever the order of their fields and the
+// spelling of their numbers.
 func equal(a, b json.RawMessage) bool {
 	if bytes.Equal(a, b) {
 		return true
@@ -35,5 +36,24 @@ func decode(raw json.RawMessage) (any, error) {
 	dec.UseNumber()
 	var v any
 	err := dec.Decode(&v)
-	return v, err
+	return plain(v), err
+}
+
+// plain spells every number in one way.
+func plain(v any) any {
+	switch x := v.(type) {
+	case json.Number:
+		if s, err := decimal.Normalize(x.String()); err == nil {
+			return json.Number(s)
+		}
+	case []any:
+		for i := range x {
+			x[i] = plain(x[i])
+		}
+	case map[string]any:
+		for k := range x {
+			x[k] = plain(x[k])
+		}
+	}
+	return v
 }

@@ -5,12 +5,14 @@ import (
 	"encoding/json"
 	"math"
 	"slices"
+	"strconv"
 	"sync"
 	"time"
 
 	"github.com/toolbus/toolbus/contracts/errcode"
 	"github.com/toolbus/toolbus/contracts/message"
 	"github.com/toolbus/toolbus/contracts/subject"
+	"github.com/toolbus/toolbus/pkg/decimal"
 	"github.com/toolbus/toolbus/pkg/tool"
 )
 
@@ -20,6 +22,7 @@ const (
 	minStateTTL   = time.Second
 	maxStateTTL   = 30 * 24 * time.Hour
 	documentLimit = 64 << 10 // bytes of the stored document
+	keysLimit     = 1024     // keys of a document
 	expiresFormat = "2006-01-02T15:04:05.000Z"
 )
 
@@ -151,19 +154,38 @@ func (s *memoryState) Append(ctx context.Context, key string, v any, opts ...too
 	if err != nil {
 		return 0, err
 	}
+	return s.append(ctx, key, []json.RawMessage{raw}, opts)
+}
+
+func (s *memoryState) AppendAll(ctx context.Context, key string, values any, opts ...tool.StateOption) (int, error) {
+	raw, err := message.Marshal(values)
+	if err != nil {
+		return 0, errcode.Field("values", "has no JSON form: %v", err)
+	}
+	var list []json.RawMessage
+	if err := json.Unmarshal(raw, &list); err != nil {
+		return 0, errcode.Field("values", "must be a slice, which %.40s is not", raw)
+	}
+	return s.append(ctx, key, list, opts)
+}
+
+func (s *memoryState) append(ctx context.Context, key string, values []json.RawMessage, opts []tool.StateOption) (int, error) {
 	unique := tool.NewStateOptions(opts).Unique
 	n := 0
-	err = s.write(ctx, key, opts, func(data map[string]json.RawMessage) error {
-		var list []json.RawMessage
+	err := s.write(ctx, key, opts, func(data map[string]json.RawMessage) error {
+		list := []json.RawMessage{}
 		if old, ok := data[key]; ok {
 			if err := json.Unmarshal(old, &list); err != nil || list == nil {
 				return errcode.Field("key", "%q is not an array, so nothing can be appended", key)
 			}
 		}
-		if !unique || !slices.ContainsFunc(list, func(e json.RawMessage) bool { return equal(e, raw) }) {
-			list = append(list, raw)
+		for _, raw := range values {
+			if !unique || !slices.ContainsFunc(list, func(e json.RawMessage) bool { return equal(e, raw) }) {
+				list = append(list, raw)
+			}
 		}
 		n = len(list)
+		var err error
 		data[key], err = message.Marshal(list)
 		return err
 	})
@@ -176,19 +198,19 @@ func (s *memoryState) Increment(ctx context.Context, key string, by float64, opt
 	}
 	sum := 0.0
 	err := s.write(ctx, key, opts, func(data map[string]json.RawMessage) error {
-		old := 0.0
+		old := "0"
 		if raw, ok := data[key]; ok {
-			var p *float64
-			if err := json.Unmarshal(raw, &p); err != nil || p == nil {
+			old = string(raw)
+			if _, err := decimal.Normalize(old); err != nil {
 				return errcode.Field("key", "%q is not a number, so it cannot be incremented", key)
 			}
-			old = *p
 		}
-		if sum = old + by; math.IsInf(sum, 0) {
-			return errcode.Field("by", "the sum is not a finite number")
+		text, err := decimal.Add(old, strconv.FormatFloat(by, 'f', -1, 64))
+		if err != nil {
+			return errcode.Field("key", "%q cannot be incremented by %v: %v", key, by, err)
 		}
-		var err error
-		data[key], err = message.Marshal(sum)
+		data[key] = json.RawMessage(text)
+		sum, err = strconv.ParseFloat(text, 64)
 		return err
 	})
 	if err != nil {
@@ -257,6 +279,9 @@ func (s *memoryState) writeAt(ctx context.Context, revision *uint64, key string,
 	next := document{data: copied(old.data), expires: s.m.now().Add(ttl), revision: s.m.revision + 1}
 	if err := change(next.data); err != nil {
 		return false, err
+	}
+	if n := len(next.data); n > keysLimit && n > len(old.data) {
+		return false, errcode.OverLimit(errcode.TooLarge, keysLimit, int64(n), "the document would have %d keys, at most %d are allowed", n, keysLimit)
 	}
 	size, err := stored(next)
 	if err != nil {

@@ -19,7 +19,7 @@ import (
 
 	"github.com/toolbus/toolbus/contracts/errcode"
 	"github.com/toolbus/toolbus/contracts/message"
-	"github.com/toolbus/toolbus/services/state/internal/decimal"
+	"github.com/toolbus/toolbus/pkg/decimal"
 )
 
 // timeFormat is RFC 3339 in UTC to the millisecond; always 24 bytes.
