@@ -1,7 +1,6 @@
 package mirror
 
 import (
-	"bytes"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
@@ -151,7 +150,7 @@ func fileVersion(f message.FileInfo) string {
 }
 
 func docVersion(revision uint64, expiresAt string) string {
-	return "document " + strconv.FormatUint(revision, 10) + " " + expiresAt
+	return "document, laid out " + strconv.FormatUint(revision, 10) + " " + expiresAt
 }
 
 // removeGone removes what an earlier sync wrote and the tenant has no more.
@@ -307,7 +306,7 @@ func (s *syncer) file(ctx context.Context, it item) (string, error) {
 	}
 }
 
-// document writes a ToolState document as it is stored, indented.
+// document writes a ToolState document as it is stored, laid out.
 func (s *syncer) document(ctx context.Context, it item) (string, error) {
 	data, err := s.src.Document(ctx, it.doc.namespace, it.doc.chat)
 	if err != nil || !data.Found {
@@ -316,15 +315,16 @@ func (s *syncer) document(ctx context.Context, it item) (string, error) {
 	if data.Data == nil {
 		data.Data = map[string]json.RawMessage{}
 	}
-	var b bytes.Buffer
-	enc := json.NewEncoder(&b)
-	enc.SetEscapeHTML(false)
-	enc.SetIndent("", "  ")
-	if err := enc.Encode(message.ToolStateDocument{ExpiresAt: data.ExpiresAt, Data: data.Data}); err != nil {
+	raw, err := message.Marshal(message.ToolStateDocument{ExpiresAt: data.ExpiresAt, Data: data.Data})
+	if err != nil {
+		return "", errcode.Wrap(errcode.Internal, err, "unreadable document: %v", err)
+	}
+	text, err := layout(raw)
+	if err != nil {
 		return "", errcode.Wrap(errcode.Internal, err, "unreadable document: %v", err)
 	}
 	err = s.disk.write(it.name, fileMode, time.Time{}, func(w io.Writer) error {
-		_, err := w.Write(b.Bytes())
+		_, err := w.Write(text)
 		return diskError(err)
 	})
 	return docVersion(data.Revision, data.ExpiresAt), err

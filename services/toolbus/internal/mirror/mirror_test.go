@@ -179,10 +179,7 @@ func TestSyncMirrors(t *testing.T) {
 	same(t, content(t, filepath.Join(home, "tmp")), map[string]string{"state/relabeling_chat=2F1.json": `{
   "expires_at": "2026-05-05T16:00:00+02:00",
   "data": {
-    "codes": [
-      "00340434757211819883",
-      "8806096235386"
-    ],
+    "codes": ["00340434757211819883", "8806096235386"],
     "direction": "DHL->DPD"
   }
 }

@@ -8,6 +8,7 @@ import (
 
 	"pgregory.net/rapid"
 
+	"github.com/toolbus/toolbus/contracts/subject"
 	"github.com/toolbus/toolbus/pkg/paths"
 )
 
@@ -127,6 +128,46 @@ func TestFileNamesNeverCollide(t *testing.T) {
 		for p, local := range fileNames(drawn) {
 			if got[p] != local {
 				t.Fatalf("%q: %q or %q, as the order goes", p, got[p], local)
+			}
+		}
+	})
+}
+
+// Whatever the chats are: each document has a file of its own, also where case
+// does not count, whose name fits the file system.
+func TestStateNamesNeverCollide(t *testing.T) {
+	chat := rapid.OneOf(
+		rapid.SampledFrom([]string{"+49 170/123", "user@example.com", "User@example.com", "🙂", "🙃", "=2F", "/", "~", "a~0123456789abcdef", "A~0123456789abcdef", "..", "con", "CON", "ß", "ẞ", "ss", "é", "e\u0301"}),
+		rapid.StringMatching(`[aAbB=_~./@+ é-]{1,4}`),
+		rapid.StringN(1, 256, 256).Filter(func(s string) bool { return subject.CheckFree("", s) == nil }),
+		rapid.Map(rapid.SampledFrom([]string{"x", "X", "ü", "🙂", "/"}), func(s string) string { return strings.Repeat(s, 256/len(s)) }),
+	)
+	doc := rapid.Custom(func(t *rapid.T) docRef {
+		return docRef{rapid.SampledFrom([]string{"n", "N", "n_", "n_a", strings.Repeat("n", 64), strings.Repeat("N", 64)}).Draw(t, "namespace"), chat.Draw(t, "chat")}
+	})
+	rapid.Check(t, func(t *rapid.T) {
+		docs := rapid.SliceOfNDistinct(doc, 1, 20, rapid.ID).Draw(t, "documents")
+		got := stateNames(docs)
+		seen := map[string]docRef{}
+		for d, name := range got {
+			if back, err := subject.Unescape(subject.Escape(d.chat)); err != nil || back != d.chat {
+				t.Fatalf("%q came back as %q, %v", d.chat, back, err)
+			}
+			if other, ok := seen[fold(name)]; ok {
+				t.Fatalf("%+v and %+v both become %q", d, other, name)
+			}
+			seen[fold(name)] = d
+			if len(name) > maxSegment || !filepath.IsLocal(name) || strings.ContainsRune(name, '/') || !strings.HasSuffix(name, stateExt) {
+				t.Fatalf("%+v becomes %q", d, name)
+			}
+		}
+		if len(seen) != len(docs) {
+			t.Fatalf("%d documents, %d names", len(docs), len(seen))
+		}
+		slices.Reverse(docs)
+		for d, name := range stateNames(docs) {
+			if got[d] != name {
+				t.Fatalf("%+v: %q or %q, as the order goes", d, got[d], name)
 			}
 		}
 	})
