@@ -89,7 +89,7 @@ Exit codes: 0 done, 1 failed, 2 wrong usage.`,
 	f.DurationVar(&a.flags.timeout, "timeout", 0, "give up after this `duration` (default: 10s a request; a tool's own limit for call)")
 	root.PersistentPreRunE = func(*cobra.Command, []string) error { return a.prepare() }
 	root.AddCommand(a.up(), a.apply(), a.get(), a.call(), a.submit(), a.result(), a.cancel(),
-		a.job(), a.wake(), a.state(), a.files(), a.sync(), a.version())
+		a.job(), a.wake(), a.state(), a.store(), a.files(), a.sync(), a.version())
 	return root
 }
 

@@ -109,6 +109,21 @@ func TestUsage(t *testing.T) {
 		"state get no tenant":  {"state", "get", "k", "-n", "n", "-c", "c"},
 		"state all no chat":    {"state", "all", "-t", "acme", "-n", "n"},
 		"state list no tenant": {"state", "list"},
+		"state list limit":     {"state", "list", "-t", "acme", "--limit", "-1"},
+		"state append nothing": {"state", "append", "k", "-t", "acme", "-n", "n", "-c", "c"},
+		"state update two":     {"state", "update", "{}", "{}", "-t", "acme", "-n", "n", "-c", "c"},
+		"state set revision":   {"state", "set", "k", "1", "--if-revision", "-1", "-t", "acme", "-n", "n", "-c", "c"},
+		"state incr no key":    {"state", "increment", "-t", "acme", "-n", "n", "-c", "c"},
+		"state stdin no chat":  {"state", "set", "k", "-", "-t", "acme", "-n", "n"},
+		"state watch tenant":   {"state", "watch"},
+		"state watch argument": {"state", "watch", "x", "-t", "acme"},
+		"state watch count":    {"state", "watch", "-t", "acme", "--count", "-1"},
+		"store nothing":        {"store"},
+		"store get no key":     {"store", "get", "-t", "acme", "-a", "bot", "--tool", "x"},
+		"store get no tool":    {"store", "get", "k", "-t", "acme", "-a", "bot"},
+		"store list no agent":  {"store", "list", "-t", "acme", "--tool", "x"},
+		"store set no value":   {"store", "set", "k", "-t", "acme", "-a", "bot", "--tool", "x"},
+		"store set revision":   {"store", "set", "k", "v", "--if-revision", "new", "-t", "acme", "-a", "bot", "--tool", "x"},
 		"files ls no tenant":   {"files", "ls"},
 		"files cat no path":    {"files", "cat", "-t", "acme"},
 		"files cat no tenant":  {"files", "cat", "x"},
@@ -193,6 +208,21 @@ func TestBadNames(t *testing.T) {
 	}
 	for _, b := range []string{"", "a\x00b", "a\nb", "\xff", strings.Repeat("c", 257)} {
 		run(t, nil, "", "call", "x", "-t", "acme", "-a", "bot", "-c", b, "-s", nowhere).fails(t, 1, "toolbus: invalid_request: ", "chatId: ")
+	}
+	for _, verb := range [][]string{
+		{"state", "get", "a\xff"}, {"state", "set", "a\xff", "1"}, {"state", "append", "", "1"}, {"state", "increment", "a\n"}, {"state", "delete", "a\xff"},
+		{"state", "update", "--delete", "a\xff"}, {"store", "get", "a\xff"}, {"store", "set", "a\xff", "v"}, {"store", "delete", ""},
+	} {
+		flags := []string{"-t", "acme", "-n", "n", "-c", "c", "-s", nowhere}
+		if verb[0] == "store" {
+			flags = []string{"-t", "acme", "-a", "bot", "--tool", "x", "-s", nowhere}
+		}
+		run(t, nil, "", append(verb, flags...)...).fails(t, 1, "toolbus: invalid_request: ", "key: ")
+	}
+	run(t, nil, "", "store", "set", "k", "a\xff", "-t", "acme", "-a", "bot", "--tool", "x", "-s", nowhere).fails(t, 1, "invalid_request: ", "value: ")
+	run(t, nil, "", "store", "list", "-t", "acme", "-a", "bot", "--tool", "a.b", "-s", nowhere).fails(t, 1, "invalid_request: ", "tool: ")
+	for _, args := range [][]string{{"append", "k", "1", "{"}, {"update", "[1]"}, {"update", "null"}, {"increment", "k", "--by", "x"}, {"increment", "k", "--by", "[1]"}} {
+		run(t, nil, "", append(append([]string{"state"}, args...), "-t", "acme", "-n", "n", "-c", "c", "-s", nowhere)...).fails(t, 1, "toolbus: invalid_request: ")
 	}
 	run(t, nil, "", "sync", "-t", "_all", "-s", nowhere).fails(t, 1, "tenant: ", "reserved")
 }

@@ -130,3 +130,14 @@ func args(least int, names ...string) cobra.PositionalArgs {
 		return nil
 	}
 }
+
+// atLeast checks that each of the names has an argument; the last may have
+// several.
+func atLeast(names ...string) cobra.PositionalArgs {
+	return func(_ *cobra.Command, got []string) error {
+		if len(got) < len(names) {
+			return errcode.Field(names[len(got)], "is required")
+		}
+		return nil
+	}
+}

@@ -66,18 +66,31 @@ func listFiles(ctx context.Context, nc *nats.Conn, tenant, prefix string) ([]mes
 
 // listDocuments follows the cursors to the end.
 func listDocuments(ctx context.Context, nc *nats.Conn, tenant string, req message.ToolStateList) ([]message.ToolStateEntry, error) {
-	docs := []message.ToolStateEntry{}
+	all, err := listSome(ctx, nc, tenant, req, 0)
+	return all.Documents, err
+}
+
+// listSome follows the cursors until there are limit documents, 0 for all.
+// Cursor is set when more follow.
+func listSome(ctx context.Context, nc *nats.Conn, tenant string, req message.ToolStateList, limit int) (message.ToolStateListing, error) {
+	const most = 1000 // of one page
+	found := message.ToolStateListing{Documents: []message.ToolStateEntry{}}
 	for {
+		req.Limit = most
+		if left := limit - len(found.Documents); limit > 0 {
+			req.Limit = min(left, most)
+		}
 		var page message.ToolStateListing
 		if err := bus.Retry(ctx, nc, subject.ToolState(tenant, "list"), req, &page); err != nil {
-			return nil, err
+			return found, err
 		}
-		docs = append(docs, page.Documents...)
-		if page.Cursor == "" {
-			return docs, nil
+		found.Documents = append(found.Documents, page.Documents...)
+		if page.Cursor == "" || limit > 0 && len(found.Documents) >= limit {
+			found.Cursor = page.Cursor
+			return found, nil
 		}
 		if page.Cursor == req.Cursor {
-			return nil, errcode.New(errcode.Internal, "the list of documents does not move on")
+			return found, errcode.New(errcode.Internal, "the list of documents does not move on")
 		}
 		req.Cursor = page.Cursor
 	}
