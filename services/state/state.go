@@ -23,6 +23,7 @@ import (
 	"github.com/toolbus/toolbus/pkg/telemetry"
 	"github.com/toolbus/toolbus/services/state/internal/document"
 	"github.com/toolbus/toolbus/services/state/internal/oplog"
+	"github.com/toolbus/toolbus/services/state/internal/opstats"
 	"github.com/toolbus/toolbus/services/state/internal/results"
 	"github.com/toolbus/toolbus/services/state/internal/store"
 	"github.com/toolbus/toolbus/services/state/internal/submits"
@@ -109,11 +110,10 @@ func (c Config) Validate() error {
 // Service answers toolstate.<tenant>.<op>, store.<tenant>.<agent>.<tool>.<op>,
 // result.<tenant>.<agent>.<op> and agent.<tenant>.<agent>.result.<callId>.
 type Service struct {
-	cfg       Config
-	log       telemetry.Logger
-	reg       prometheus.Registerer
-	ops       *prometheus.CounterVec
-	conflicts prometheus.Counter
+	cfg   Config
+	log   telemetry.Logger
+	reg   prometheus.Registerer
+	stats *opstats.Stats
 
 	mu    sync.Mutex
 	nc    *nats.Conn
@@ -125,15 +125,7 @@ func New(cfg Config, log telemetry.Logger, reg prometheus.Registerer) (*Service,
 	if err := cfg.Validate(); err != nil {
 		return nil, err
 	}
-	return &Service{
-		cfg: cfg, log: log, reg: reg,
-		ops: telemetry.Register(reg, prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "toolbus_state_ops_total", Help: "Operations on ToolState, store and results, by operation and outcome (ok or an error code).",
-		}, []string{"op", "outcome"})),
-		conflicts: telemetry.Register(reg, prometheus.NewCounter(prometheus.CounterOpts{
-			Name: "toolbus_state_conflicts_total", Help: "Writes that met another writer's and were applied again.",
-		})),
-	}, nil
+	return &Service{cfg: cfg, log: log, reg: reg, stats: opstats.New(reg)}, nil
 }
 
 // Start connects, makes the buckets and answers requests.
@@ -167,12 +159,12 @@ func (s *Service) start(ctx context.Context) error {
 	scratch, err := toolstate.Open(ctx, js, s.cfg.Replicas, toolstate.Limits{
 		Limits:     document.Limits{Bytes: s.cfg.DocumentLimit, Keys: s.cfg.KeysLimit},
 		DefaultTTL: s.cfg.DefaultTTL, MinTTL: s.cfg.MinTTL, MaxTTL: s.cfg.MaxTTL,
-	}, time.Now, s.ops, s.conflicts)
+	}, time.Now, s.stats)
 	if err != nil {
 		return err
 	}
 	s.stack.Push("toolstate", func(context.Context) error { scratch.Close(); return nil })
-	durable, err := store.Open(ctx, js, s.cfg.Replicas, s.cfg.ValueLimit, s.ops, s.conflicts)
+	durable, err := store.Open(ctx, js, s.cfg.Replicas, s.cfg.ValueLimit, s.stats)
 	if err != nil {
 		return err
 	}
@@ -185,7 +177,7 @@ func (s *Service) start(ctx context.Context) error {
 	}
 	ends, err := results.Open(ctx, js, s.cfg.Replicas, results.Limits{
 		Keep: s.cfg.ResultKeep, Waiters: s.cfg.ResultWaiters,
-	}, waiting, s.ops, s.log)
+	}, waiting, s.stats, s.log)
 	if err != nil {
 		return err
 	}

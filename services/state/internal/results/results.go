@@ -12,7 +12,6 @@ import (
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
-	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/toolbus/toolbus/contracts/errcode"
 	"github.com/toolbus/toolbus/contracts/message"
@@ -21,6 +20,7 @@ import (
 	"github.com/toolbus/toolbus/pkg/telemetry"
 	"github.com/toolbus/toolbus/services/internal/jet"
 	"github.com/toolbus/toolbus/services/state/internal/bucket"
+	"github.com/toolbus/toolbus/services/state/internal/opstats"
 )
 
 // Submits is where submitted calls wait; *submits.Submits.
@@ -51,12 +51,12 @@ type Handler struct {
 	submits Submits
 	limits  Limits
 	waiters *waiters
-	ops     *prometheus.CounterVec
+	stats   *opstats.Stats
 }
 
-// Open makes the buckets and a Handler on them. ops counts by op and outcome.
+// Open makes the buckets and a Handler on them.
 // Close it before nc.
-func Open(ctx context.Context, js jetstream.JetStream, replicas int, limits Limits, submits Submits, ops *prometheus.CounterVec, log telemetry.Logger) (*Handler, error) {
+func Open(ctx context.Context, js jetstream.JetStream, replicas int, limits Limits, submits Submits, stats *opstats.Stats, log telemetry.Logger) (*Handler, error) {
 	cfg := jet.BucketStream(subject.BucketResults, replicas)
 	cfg.Description = "Ends of submitted calls"
 	cfg.Duplicates = time.Second // no publish carries a message id
@@ -75,7 +75,7 @@ func Open(ctx context.Context, js jetstream.JetStream, replicas int, limits Limi
 	if err != nil {
 		return nil, err
 	}
-	h := &Handler{nc: js.Conn(), bucket: b, claims: c, submits: submits, limits: limits, ops: ops}
+	h := &Handler{nc: js.Conn(), bucket: b, claims: c, submits: submits, limits: limits, stats: stats}
 	if h.waiters, err = newWaiters(h.nc, limits.Waiters, h.look, log); err != nil {
 		return nil, err
 	}
@@ -140,11 +140,7 @@ func (h *Handler) ServeAgent(ctx context.Context, in *bus.Incoming) (any, error)
 
 func (h *Handler) count(op string, f func() (any, error)) (any, error) {
 	v, err := f()
-	outcome := "ok"
-	if err != nil {
-		outcome = string(errcode.Of(err))
-	}
-	h.ops.WithLabelValues("result."+op, outcome).Inc()
+	h.stats.Count("result."+op, err)
 	return v, err
 }
 

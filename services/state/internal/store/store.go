@@ -17,6 +17,7 @@ import (
 	"github.com/toolbus/toolbus/services/state/internal/bucket"
 	"github.com/toolbus/toolbus/services/state/internal/commit"
 	"github.com/toolbus/toolbus/services/state/internal/oplog"
+	"github.com/toolbus/toolbus/services/state/internal/opstats"
 )
 
 // Kinds of operations as logs store them: never renumber.
@@ -39,15 +40,20 @@ type Handler struct {
 	commit     *commit.Committer[string]
 	limit      int64 // bytes of a value
 	replyLimit int64 // bytes of a reply
+	serve      map[string]operation
+	conflicts  prometheus.Counter
+}
 
-	ops       *prometheus.CounterVec
-	conflicts prometheus.Counter
+// operation serves one operation, with its metrics.
+type operation struct {
+	serve func(context.Context, scope, *bus.Incoming) (any, error)
+	stats *opstats.Op
 }
 
 // Open makes the bucket and a Handler on it. limit is the largest value in
-// bytes. ops counts by op and outcome. Close it.
+// bytes. Close it.
 func Open(ctx context.Context, js jetstream.JetStream, replicas int, limit int64,
-	ops *prometheus.CounterVec, conflicts prometheus.Counter,
+	stats *opstats.Stats,
 ) (*Handler, error) {
 	cfg := jet.BucketStream(subject.BucketStore, replicas)
 	cfg.Description = "Durable values of tools"
@@ -60,10 +66,17 @@ func Open(ctx context.Context, js jetstream.JetStream, replicas int, limit int64
 		Decode: func(body []byte) (string, time.Time, error) { return string(body), time.Time{}, nil },
 		Encode: func(v string, _ time.Time) []byte { return []byte(v) },
 	}
-	return &Handler{
-		bucket: b, commit: commit.New(b, codec, time.Now, conflicts), limit: limit, replyLimit: bus.MaxBody(js.Conn()),
-		ops: ops, conflicts: conflicts,
-	}, nil
+	h := &Handler{
+		bucket: b, commit: commit.New(b, codec, time.Now, stats.Conflicts), limit: limit, replyLimit: bus.MaxBody(js.Conn()),
+		serve: make(map[string]operation), conflicts: stats.Conflicts,
+	}
+	for op, serve := range map[string]func(context.Context, scope, *bus.Incoming) (any, error){
+		"get": h.get, "set": h.set, "delete": h.delete, "list": h.list,
+		"commit": h.commitTick, "outbox": h.outbox, "settle": h.settle,
+	} {
+		h.serve[op] = operation{serve, stats.Op("store." + op)}
+	}
+	return h, nil
 }
 
 // Close ends what runs.
@@ -80,19 +93,13 @@ func (h *Handler) Serve(ctx context.Context, in *bus.Incoming) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	serve, ok := map[string]func(context.Context, scope, *bus.Incoming) (any, error){
-		"get": h.get, "set": h.set, "delete": h.delete, "list": h.list,
-		"commit": h.commitTick, "outbox": h.outbox, "settle": h.settle,
-	}[op]
+	o, ok := h.serve[op]
 	if !ok {
 		return nil, errcode.Field("op", "%.64q is not an operation of the store", op)
 	}
-	v, err := serve(ctx, scope{tenant, agent, tool}, in)
-	outcome := "ok"
-	if err != nil {
-		outcome = string(errcode.Of(err))
-	}
-	h.ops.WithLabelValues("store."+op, outcome).Inc()
+	began := time.Now()
+	v, err := o.serve(ctx, scope{tenant, agent, tool}, in)
+	o.stats.Done(began, err)
 	return v, err
 }
 

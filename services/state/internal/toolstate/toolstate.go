@@ -12,7 +12,6 @@ import (
 	"time"
 
 	"github.com/nats-io/nats.go/jetstream"
-	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/toolbus/toolbus/contracts/errcode"
 	"github.com/toolbus/toolbus/contracts/message"
@@ -24,6 +23,7 @@ import (
 	"github.com/toolbus/toolbus/services/state/internal/commit"
 	"github.com/toolbus/toolbus/services/state/internal/document"
 	"github.com/toolbus/toolbus/services/state/internal/oplog"
+	"github.com/toolbus/toolbus/services/state/internal/opstats"
 )
 
 // Limits bound documents and their lives.
@@ -52,20 +52,18 @@ type Handler struct {
 	commit *commit.Committer[document.Document]
 	limits Limits
 	now    func() time.Time
-	ops    *prometheus.CounterVec
 	serve  map[string]operation
 }
 
-// operation serves one operation, and counts its successes.
+// operation serves one operation, with its metrics.
 type operation struct {
 	serve func(ctx context.Context, tenant string, in *bus.Incoming) (any, error)
-	ok    prometheus.Counter
+	stats *opstats.Op
 }
 
-// Open makes the bucket and a Handler on it. ops counts by op and outcome.
-// Close it.
+// Open makes the bucket and a Handler on it. Close it.
 func Open(ctx context.Context, js jetstream.JetStream, replicas int, limits Limits, now func() time.Time,
-	ops *prometheus.CounterVec, conflicts prometheus.Counter,
+	stats *opstats.Stats,
 ) (*Handler, error) {
 	cfg := jet.BucketStream(subject.BucketToolState, replicas)
 	cfg.Description = "ToolState documents"
@@ -83,13 +81,13 @@ func Open(ctx context.Context, js jetstream.JetStream, replicas int, limits Limi
 		Decode: document.Decode,
 		Encode: func(d document.Document, expires time.Time) []byte { return d.Encode(expires) },
 	}
-	h := &Handler{bucket: b, commit: commit.New(b, codec, now, conflicts), limits: limits, now: now, ops: ops}
+	h := &Handler{bucket: b, commit: commit.New(b, codec, now, stats.Conflicts), limits: limits, now: now}
 	h.serve = make(map[string]operation)
 	for op, serve := range map[string]func(context.Context, string, *bus.Incoming) (any, error){
 		"get": h.get, "set": h.set, "delete": h.delete, "all": h.all, "clear": h.clear,
 		"append": h.append, "increment": h.increment, "update": h.update, "list": h.list,
 	} {
-		h.serve[op] = operation{serve, ops.WithLabelValues("toolstate."+op, "ok")}
+		h.serve[op] = operation{serve, stats.Op("toolstate." + op)}
 	}
 	return h, nil
 }
@@ -107,12 +105,9 @@ func (h *Handler) Serve(ctx context.Context, in *bus.Incoming) (any, error) {
 	if !ok {
 		return nil, errcode.Field("op", "%.64q is not an operation of toolstate", op)
 	}
+	began := time.Now()
 	v, err := o.serve(ctx, tenant, in)
-	if err != nil {
-		h.ops.WithLabelValues("toolstate."+op, string(errcode.Of(err))).Inc()
-	} else {
-		o.ok.Inc()
-	}
+	o.stats.Done(began, err)
 	return v, err
 }
 
