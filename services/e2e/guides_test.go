@@ -17,8 +17,8 @@ func TestGuides(t *testing.T) {
 		guide, module string
 		files         int
 	}{
-		{"tool-author.md", "example.com/orders", 5},
-		{"agent-author.md", "example.com/assistant", 2},
+		{"tool-author.md", "example.com/orders", 6},
+		{"agent-author.md", "example.com/assistant", 3},
 	} {
 		t.Run(c.guide, func(t *testing.T) {
 			text, err := os.ReadFile(filepath.Join(root, "docs", c.guide))
