@@ -1,11 +1,13 @@
 package state_test
 
 import (
+	"context"
 	"encoding/json"
 	"fmt"
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/toolbus/toolbus/contracts/errcode"
 	"github.com/toolbus/toolbus/contracts/message"
@@ -93,7 +95,9 @@ func TestStoreListOfMoreThanAReply(t *testing.T) {
 			t.Fatal(ok, err)
 		}
 	}
-	if keys, err := s.List(t.Context(), ""); len(keys) != n || !slices.IsSorted(keys) || err != nil {
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute) // on a busy machine
+	defer cancel()
+	if keys, err := s.List(ctx, ""); len(keys) != n || !slices.IsSorted(keys) || err != nil {
 		t.Fatalf("%d keys, %v", len(keys), err)
 	}
 	err := bus.Request(t.Context(), nc, subject.Store("acme", "support", "Mail", "list"), message.StoreList{}, nil)

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/toolbus/toolbus/contracts/errcode"
 	"github.com/toolbus/toolbus/pkg/tool"
@@ -160,7 +161,9 @@ func storeRefuses(t *testing.T, h Harness) {
 
 // A list of keys may be larger than a message.
 func storeManyKeys(t *testing.T, h Harness) {
-	ctx, s := t.Context(), h.Store("many", "tool")
+	s := h.Store("many", "tool")
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute) // on a busy machine
+	defer cancel()
 	const n = 2500
 	var want []string
 	var wg sync.WaitGroup

@@ -6,6 +6,7 @@ import (
 	"encoding/base64"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/toolbus/toolbus/contracts/errcode"
 	"github.com/toolbus/toolbus/contracts/message"
@@ -15,8 +16,9 @@ import (
 )
 
 const (
-	maxLimit  = 1000 // keys of a page
-	fetchStep = 64   // values per request to the stream; at most 256 KiB each by default
+	maxLimit  = 1000        // keys of a page
+	pageTime  = time.Second // a page that took longer ends where it is
+	fetchStep = 64          // values per request to the stream; at most 256 KiB each by default
 )
 
 // list returns the keys of values, sorted: all that fit one reply, or a page.
@@ -64,29 +66,40 @@ func (h *Handler) list(ctx context.Context, s scope, in *bus.Incoming) (any, err
 	}
 	out := message.StoreKeys{Keys: []string{}}
 	prefix, size := len(s.key("")), int64(envelope)
-	var full error
-	err = h.bucket.Fetch(ctx, keys, step, func(m bucket.Message) bool {
+	began, ended := time.Now(), false
+	take := func(m bucket.Message) bool {
 		if m.Marker {
 			return true
 		}
-		name, err := subject.Unescape(m.Key[prefix:])
-		if err != nil {
+		name, bad := subject.Unescape(m.Key[prefix:])
+		if bad != nil {
 			return true // not one of ours
 		}
 		size += int64(len(jsonText(name))) + 1
 		switch over := size > h.replyLimit; {
 		case paged && (over || len(out.Keys) == limit):
 			out.Cursor = cursor(out.Keys[len(out.Keys)-1])
+			ended = true
 			return false
 		case over:
-			full = errcode.OverLimit(errcode.TooLarge, h.replyLimit, size, "the keys take more than the %d bytes of a reply: ask for pages with limit", h.replyLimit)
+			ended = true
+			err = errcode.OverLimit(errcode.TooLarge, h.replyLimit, size, "the keys take more than the %d bytes of a reply: ask for pages with limit", h.replyLimit)
 			return false
 		}
 		out.Keys = append(out.Keys, name)
 		return true
-	})
-	if err == nil {
-		err = full
+	}
+	for part := range slices.Chunk(keys, step) {
+		if paged && len(out.Keys) > 0 && time.Since(began) > pageTime {
+			out.Cursor = cursor(out.Keys[len(out.Keys)-1])
+			break
+		}
+		if failed := h.bucket.Fetch(ctx, part, step, take); failed != nil {
+			return nil, failed
+		}
+		if ended {
+			break
+		}
 	}
 	return out, err
 }

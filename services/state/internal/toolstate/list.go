@@ -6,6 +6,7 @@ import (
 	"encoding/base64"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/toolbus/toolbus/contracts/errcode"
 	"github.com/toolbus/toolbus/contracts/message"
@@ -17,7 +18,8 @@ import (
 const (
 	defaultLimit = 100
 	maxLimit     = 1000
-	fetchStep    = 128 // documents per request to the stream; at most 64 KiB each by default
+	pageTime     = time.Second // a page that took longer ends where it is
+	fetchStep    = 128         // documents per request to the stream; at most 64 KiB each by default
 )
 
 // list returns live documents, ordered by namespace and chat id. The cursor is
@@ -73,7 +75,8 @@ func (h *Handler) list(ctx context.Context, tenant string, in *bus.Incoming) (an
 	}
 	out := message.ToolStateListing{Documents: []message.ToolStateEntry{}}
 	last := after
-	err = h.bucket.Fetch(ctx, keys, min(fetchStep, limit+1), func(m bucket.Message) bool {
+	began, step := time.Now(), min(fetchStep, limit+1)
+	take := func(m bucket.Message) bool {
 		d, rev, expires, err := h.live(m)
 		if err != nil || rev == 0 {
 			return true // unreadable, cleared or expired
@@ -87,8 +90,20 @@ func (h *Handler) list(ctx context.Context, tenant string, in *bus.Incoming) (an
 			Namespace: last.namespace, ChatID: last.chat, Keys: d.Len(), Revision: rev, ExpiresAt: stamp(expires),
 		})
 		return true
-	})
-	return out, err
+	}
+	for part := range slices.Chunk(keys, step) {
+		if len(out.Documents) > 0 && time.Since(began) > pageTime {
+			out.Cursor = last.cursor()
+			break
+		}
+		if err := h.bucket.Fetch(ctx, part, step, take); err != nil {
+			return nil, err
+		}
+		if out.Cursor != "" {
+			break
+		}
+	}
+	return out, nil
 }
 
 // place is a document's place in the order of a listing.
