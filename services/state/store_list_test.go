@@ -9,6 +9,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/nats-io/nats-server/v2/server"
+
 	"github.com/toolbus/toolbus/contracts/errcode"
 	"github.com/toolbus/toolbus/contracts/message"
 	"github.com/toolbus/toolbus/contracts/subject"
@@ -80,12 +82,12 @@ func TestStoreListPages(t *testing.T) {
 
 // More keys than fit a reply come page by page; who asked for all is told so.
 func TestStoreListOfMoreThanAReply(t *testing.T) {
-	ns := natstest.Start(t)
-	start(t, ns)
+	ns := natstest.Start(t, func(o *server.Options) { o.MaxPayload = 256 << 10 }) // a quarter of the usual, so that few keys do
+	start(t, ns, func(c *state.Config) { c.ValueLimit = 16 << 10 })
 	nc := ns.Connect()
 	s := store.New(nc, "acme", "support", "Mail")
-	// A quotation mark takes two bytes in JSON: 2,100 keys take 1.1 MB.
-	const n, perCommit = 2100, 200
+	// A quotation mark takes two bytes in JSON: 600 keys take 300 KB.
+	const n, perCommit = 600, 100
 	for i := 0; i < n; i += perCommit {
 		c := message.StoreCommit{JobID: "j", TickID: fmt.Sprint("t", i), Slot: int64(i + 1)}
 		for k := i; k < min(i+perCommit, n); k++ {

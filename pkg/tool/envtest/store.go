@@ -159,17 +159,17 @@ func storeRefuses(t *testing.T, h Harness) {
 	}
 }
 
-// A list of keys may be larger than a message.
+// A list of keys may take many requests.
 func storeManyKeys(t *testing.T, h Harness) {
 	s := h.Store("many", "tool")
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute) // on a busy machine
 	defer cancel()
-	const n = 2500
+	const n = 1100
 	var want []string
 	var wg sync.WaitGroup
 	limit := make(chan struct{}, 32)
 	for i := range n {
-		key := fmt.Sprintf("%04d ", i) + strings.Repeat(`"`, 251)
+		key := fmt.Sprintf("%04d", i)
 		want = append(want, key)
 		limit <- struct{}{}
 		wg.Go(func() {
@@ -183,7 +183,7 @@ func storeManyKeys(t *testing.T, h Harness) {
 	if keys, err := s.List(ctx, ""); !slices.Equal(keys, want) || err != nil {
 		t.Errorf("%d keys, want %d: %v", len(keys), n, err)
 	}
-	if keys, err := s.List(ctx, "12"); !slices.Equal(keys, want[1200:1300]) || err != nil {
+	if keys, err := s.List(ctx, "02"); !slices.Equal(keys, want[200:300]) || err != nil {
 		t.Errorf("%d keys, want 100: %v", len(keys), err)
 	}
 }

@@ -19,6 +19,8 @@ const (
 	maxLimit  = 1000        // keys of a page
 	pageTime  = time.Second // a page that took longer ends where it is
 	fetchStep = 64          // values per request to the stream; at most 256 KiB each by default
+	moreStep  = 256         // the same, after a request that read less than smallRead
+	smallRead = 1 << 20     // bytes
 )
 
 // list returns the keys of values, sorted: all that fit one reply, or a page.
@@ -66,8 +68,9 @@ func (h *Handler) list(ctx context.Context, s scope, in *bus.Incoming) (any, err
 	}
 	out := message.StoreKeys{Keys: []string{}}
 	prefix, size := len(s.key("")), int64(envelope)
-	began, ended := time.Now(), false
+	began, ended, read := time.Now(), false, 0
 	take := func(m bucket.Message) bool {
+		read += len(m.Data)
 		if m.Marker {
 			return true
 		}
@@ -89,16 +92,18 @@ func (h *Handler) list(ctx context.Context, s scope, in *bus.Incoming) (any, err
 		out.Keys = append(out.Keys, name)
 		return true
 	}
-	for part := range slices.Chunk(keys, step) {
+	for len(keys) > 0 && !ended {
 		if paged && len(out.Keys) > 0 && time.Since(began) > pageTime {
 			out.Cursor = cursor(out.Keys[len(out.Keys)-1])
 			break
 		}
-		if failed := h.bucket.Fetch(ctx, part, step, take); failed != nil {
+		read, step = 0, min(step, len(keys))
+		if failed := h.bucket.Fetch(ctx, keys[:step], step, take); failed != nil {
 			return nil, failed
 		}
-		if ended {
-			break
+		keys = keys[step:]
+		if step = fetchStep; read < smallRead {
+			step = moreStep // of values as small as those so far
 		}
 	}
 	return out, err
