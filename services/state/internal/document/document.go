@@ -183,7 +183,8 @@ func (d *Document) Update(set map[string]json.RawMessage, del []string, lim Limi
 
 // Append adds values to the end of an array and returns its length. unique
 // leaves out those whose JSON value is there already: key order, white space
-// and the spelling of numbers and strings do not count.
+// and the spelling of numbers and strings do not count. It takes time in
+// proportion to the values, and stops at the first that is too much.
 func (d *Document) Append(key string, values []json.RawMessage, unique bool, lim Limits) (int, error) {
 	old := d.values[key]
 	cur, err := old.array()
@@ -196,8 +197,14 @@ func (d *Document) Append(key string, values []json.RawMessage, unique bool, lim
 			cur.seen[canonical(e)] = struct{}{}
 		}
 	}
+	total, keys := d.size+member(key, cur.bytes), len(d.values)
+	if old != nil {
+		total -= member(key, old.size())
+	} else {
+		keys++
+	}
 	var add []json.RawMessage
-	var marks []string
+	marks := make(map[string]struct{}) // of add
 	size := cur.bytes
 	for _, raw := range values {
 		var b bytes.Buffer
@@ -206,29 +213,31 @@ func (d *Document) Append(key string, values []json.RawMessage, unique bool, lim
 		}
 		if cur.seen != nil {
 			mark := canonical(b.Bytes())
-			if _, there := cur.seen[mark]; unique && (there || slices.Contains(marks, mark)) {
+			_, there := cur.seen[mark]
+			_, twice := marks[mark]
+			if unique && (there || twice) {
 				continue
 			}
-			marks = append(marks, mark)
+			marks[mark] = struct{}{}
 		}
 		if len(cur.list)+len(add) > 0 {
 			size++
 		}
 		size += b.Len()
+		if unique { // comparing is dear: no more than what may stay
+			if err := lim.check(total+size-cur.bytes, keys, len(d.values), d.size); err != nil {
+				return 0, err
+			}
+		}
 		add = append(add, b.Bytes())
 	}
-	total, keys := d.size+member(key, size), len(d.values)
-	if old != nil {
-		total -= member(key, old.size())
-	} else {
-		keys++
-	}
+	total += size - cur.bytes
 	if err := lim.check(total, keys, len(d.values), d.size); err != nil {
 		return 0, err
 	}
 	cur.list = append(cur.list, add...)
-	for _, m := range marks {
-		cur.seen[m] = struct{}{}
+	if cur.seen != nil {
+		maps.Copy(cur.seen, marks)
 	}
 	if old != nil {
 		d.size -= member(key, old.size())

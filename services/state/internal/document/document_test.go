@@ -3,6 +3,7 @@ package document
 import (
 	"encoding/json"
 	"errors"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -41,6 +42,34 @@ func TestAppendUniqueComparesValues(t *testing.T) {
 	}
 	if n, err := d.Append("l", []json.RawMessage{raw(`1`)}, true, wide); err != nil || n != 11 {
 		t.Errorf("unique after not unique: %d, %v", n, err)
+	}
+}
+
+// A request may bring a hundred thousand values, most of which never fit: they
+// must not keep a processor busy for as long as comparing each with each takes.
+func TestAppendUniqueOfManyValues(t *testing.T) {
+	values := make([]json.RawMessage, 150_000)
+	for i := range values {
+		values[i] = raw(strconv.Itoa(100_000 + i))
+	}
+	for name, c := range map[string]struct {
+		limit int64
+		want  error
+	}{"all fit": {2 << 20, nil}, "too many": {64 << 10, errcode.TooLarge}} {
+		var d Document
+		done := make(chan error, 1)
+		go func() {
+			_, err := d.Append("l", values, true, Limits{Bytes: c.limit, Keys: 1})
+			done <- err
+		}()
+		select {
+		case err := <-done:
+			if !errors.Is(err, c.want) {
+				t.Errorf("%s: %v, want %v", name, err, c.want)
+			}
+		case <-time.After(10 * time.Second): // it takes some 0.2 s, with -race more
+			t.Fatalf("%s: not done after 10 s", name)
+		}
 	}
 }
 
