@@ -347,7 +347,10 @@ func (c *Committer[D]) commit(key string, q *queue[D], batch []*pending[D]) ([]*
 	if len(r.written) > 0 {
 		seq, err := c.publish(key, h, r)
 		if err != nil {
-			if kept && errors.Is(err, bucket.ErrRevision) {
+			switch missed := errors.Is(err, bucket.ErrRevision); {
+			case !missed:
+				r.doubt()
+			case kept:
 				q.cold = coldCommits
 			}
 			return batch, err
@@ -385,6 +388,16 @@ type answered[D any] struct {
 	err    error
 }
 
+// doubt remembers that what was to be written may have been: by the next try so
+// many others may have written that the log does not tell.
+func (r *round[D]) doubt() {
+	for _, w := range r.written {
+		if w.p.first.IsZero() {
+			w.p.first = r.now.Add(-clockSkew)
+		}
+	}
+}
+
 // apply applies a batch to h, whose state and log it changes.
 func (c *Committer[D]) apply(h *head[D], batch []*pending[D]) *round[D] {
 	now := time.UnixMilli(c.now().UnixMilli())
@@ -397,7 +410,7 @@ func (c *Committer[D]) apply(h *head[D], batch []*pending[D]) *round[D] {
 	if s.Live {
 		current = h.seq
 	}
-	logged := h.log.Len()
+	stood, logged := s.Live, h.log.Len()
 	for i, p := range batch {
 		if p.ctx.Err() != nil {
 			r.answered = append(r.answered, answered[D]{p: p, err: errcode.From(p.ctx.Err())})
@@ -414,7 +427,7 @@ func (c *Committer[D]) apply(h *head[D], batch []*pending[D]) *round[D] {
 			}
 			continue
 		}
-		if !p.first.IsZero() && h.log.MayHaveForgotten(p.first) {
+		if !p.first.IsZero() && h.mayHaveForgotten(p.first, stood, now) {
 			r.answered = append(r.answered, answered[D]{p: p, err: errForgotten()})
 			continue
 		}
@@ -451,6 +464,16 @@ func (c *Committer[D]) apply(h *head[D], batch []*pending[D]) *round[D] {
 		h.log.Trim(now, n)
 	}
 	return r
+}
+
+// mayHaveForgotten tells whether an operation of since or later may be in the
+// value and not in its log. A value that stood without one had it all dropped,
+// unless it never had any; only age does that.
+func (h *head[D]) mayHaveForgotten(since time.Time, stood bool, now time.Time) bool {
+	if h.log.Len() == 0 {
+		return stood && now.Sub(since) > oplog.Retention
+	}
+	return h.log.MayHaveForgotten(since)
 }
 
 // errForgotten is a timeout, since that is what the caller's first try ended in,

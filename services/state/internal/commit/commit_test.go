@@ -19,6 +19,7 @@ import (
 	"github.com/toolbus/toolbus/pkg/natstest"
 	"github.com/toolbus/toolbus/services/internal/jet"
 	"github.com/toolbus/toolbus/services/state/internal/bucket"
+	"github.com/toolbus/toolbus/services/state/internal/oplog"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -123,6 +124,101 @@ func TestLostAcknowledgements(t *testing.T) {
 		if c != 1 {
 			t.Errorf("%s landed %d times", s, c)
 		}
+	}
+}
+
+// flooded is a bucket of which one acknowledgement is lost, after which others
+// write before the key is read again.
+type flooded struct {
+	*bucket.Bucket
+	once  sync.Once
+	flood func()
+}
+
+func (f *flooded) Put(ctx context.Context, key string, h nats.Header, data []byte, ttl time.Duration, expect uint64) (uint64, error) {
+	seq, err := f.Bucket.Put(ctx, key, h, data, ttl, expect)
+	f.once.Do(func() {
+		f.flood()
+		seq, err = 0, context.DeadlineExceeded
+	})
+	return seq, err
+}
+
+// A publish whose acknowledgement was lost, and which the log has forgotten
+// since, is not made again: nobody can tell whether it was done.
+func TestLostAcknowledgementOfABusyKey(t *testing.T) {
+	cs, b := open(t, 0, 1)
+	others := func() {
+		var wg sync.WaitGroup
+		for range oplog.MaxEntries + 50 {
+			wg.Go(func() {
+				if _, err := cs[0].Do(t.Context(), "k", add("other", "")); err != nil {
+					t.Error(err)
+				}
+			})
+		}
+		wg.Wait()
+	}
+	for _, id := range []string{"", "mine"} {
+		c := New(&flooded{Bucket: b, flood: others}, texts, time.Now, prometheus.NewCounter(prometheus.CounterOpts{Name: "c"}))
+		t.Cleanup(c.Close)
+		text := "it" + id
+		r, err := c.Do(t.Context(), "k", add(text, id))
+		if !errors.Is(err, errcode.Timeout) || errcode.From(err).Retryable {
+			t.Errorf("id %q: %+v, %v, want a timeout that is final", id, r, err)
+		}
+		m, err := b.Last(t.Context(), "k")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if n := strings.Count(","+string(m.Data), ","+text+","); n != 1 {
+			t.Errorf("id %q: it was done %d times", id, n)
+		}
+	}
+}
+
+// A log forgets operations by their age, too. A retry from before then is not
+// done again.
+func TestRetryOlderThanTheLog(t *testing.T) {
+	_, b := open(t, 0, 0)
+	var ahead atomic.Int64
+	clock := func() time.Time { return time.Now().Add(time.Duration(ahead.Load())) }
+	c := New(b, texts, clock, prometheus.NewCounter(prometheus.CounterOpts{Name: "c"}))
+	t.Cleanup(c.Close)
+	do := func(s, id string, age time.Duration) error {
+		op := add(s, id)
+		op.Age = age
+		_, err := c.Do(t.Context(), "k", op)
+		return err
+	}
+	if err := do("once", "retried", 0); err != nil {
+		t.Fatal(err)
+	}
+	ahead.Add(int64(oplog.Retention + 10*time.Second))
+	// Nothing was written since: the log tells, of what it holds and what not.
+	if err := errors.Join(do("once", "retried", oplog.Retention+10*time.Second), do("new", "", 0)); err != nil {
+		t.Fatal(err)
+	}
+	if err := do("once", "retried", oplog.Retention+10*time.Second); !errors.Is(err, errcode.Timeout) || errcode.From(err).Retryable {
+		t.Errorf("a retry that the log has forgotten: %v", err)
+	}
+	if err := do("young", "retried once", time.Second); err != nil {
+		t.Errorf("a retry that came soon: %v", err)
+	}
+	// A value whose whole log was dropped, as a job's writes may.
+	m, err := b.Last(t.Context(), "k")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := b.Put(t.Context(), "k", nil, m.Data, 0, m.Seq); err != nil {
+		t.Fatal(err)
+	}
+	if err := do("once", "retried", oplog.Retention+10*time.Second); !errors.Is(err, errcode.Timeout) {
+		t.Errorf("a late retry on a value without a log: %v", err)
+	}
+	m, err = b.Last(t.Context(), "k")
+	if err != nil || string(m.Data) != "once,new,young," {
+		t.Errorf("in the end: %s, %v", m.Data, err)
 	}
 }
 

@@ -16,9 +16,8 @@ import (
 // Header is the message header that holds a log.
 const Header = "Toolbus-Ops"
 
-// Bounds of a log. What is older or more is forgotten, the oldest first: of a key
-// that is written more than MaxEntries times within Retention, MayHaveForgotten
-// tells whether a retry is too late to be recognized.
+// Bounds of a log. What is older or more is forgotten, the oldest first;
+// MayHaveForgotten tells whether a retry is too late to be recognized.
 const (
 	Retention  = 2 * time.Minute
 	MaxEntries = 256
@@ -99,10 +98,14 @@ func (l *Log) Trim(now time.Time, keep int) {
 }
 
 // MayHaveForgotten tells whether the log may have held an operation of since or
-// later that it holds no more, because there were too many.
+// later that it holds no more, because there were too many, or because it was
+// too old when the newest was added. Of an empty log it knows nothing.
 func (l *Log) MayHaveForgotten(since time.Time) bool {
 	if len(l.entries) == 0 || l.entries[0].At.Before(since) {
 		return false
+	}
+	if l.entries[len(l.entries)-1].At.Sub(since) > Retention {
+		return true
 	}
 	size := 0
 	for _, e := range l.entries {
