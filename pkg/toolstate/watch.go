@@ -183,8 +183,8 @@ func (w *Watcher) start(ctx context.Context, o watchOptions) error {
 	}
 	w.timer = time.NewTimer(first)
 	go func() {
-		defer close(w.done)
 		defer close(w.changes)
+		defer close(w.done) // before it: by the end of the changes Err tells
 		defer end()
 		defer w.timer.Stop()
 		w.err = w.run(status)

@@ -91,6 +91,33 @@ func wipe(t testing.TB, c *toolstate.Client, namespace, chat string) {
 	}
 }
 
+// Whoever sees that the changes have ended knows why, at once.
+func TestWatchTellsWhyItEnded(t *testing.T) {
+	ns := natstest.Start(t)
+	start(t, ns)
+	for range 1000 {
+		nc := ns.Connect()
+		w := watch(t, toolstate.New(nc, "acme"), toolstate.Scope{})
+		ended := make(chan error)
+		go func() {
+			for {
+				select {
+				case _, open := <-w.Changes():
+					if !open {
+						ended <- w.Err()
+						return
+					}
+				default: // the very moment counts, so this one does not sleep
+				}
+			}
+		}()
+		nc.Close()
+		if err := <-ended; !errors.Is(err, errcode.Unavailable) {
+			t.Fatalf("the changes ended, Err: %v", err)
+		}
+	}
+}
+
 func TestWatchScopes(t *testing.T) {
 	ns := natstest.Start(t)
 	start(t, ns)
