@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/nats-io/nats-server/v2/server"
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/toolbus/toolbus/contracts/errcode"
@@ -116,6 +117,7 @@ func TestBadRequests(t *testing.T) {
 		{"increment", `{` + doc + `,"key":"n"}`, "by"},
 		{"increment", `{` + doc + `,"key":"n","by":null}`, "by"},
 		{"increment", `{` + doc + `,"key":"n","by":"NaN"}`, "by"},
+		{"increment", `{` + doc + `,"key":"n","by":"1"}`, "by"},
 		{"increment", `{` + doc + `,"key":"n","by":[1]}`, "by"},
 		{"increment", `{` + doc + `,"key":"n","by":"` + strings.Repeat("9", 500_000) + `x"}`, "by"},
 		{"increment", `{` + doc + `,"key":"l","by":1}`, "key"},
@@ -611,6 +613,40 @@ func TestTenantsAreApart(t *testing.T) {
 	if all := must[message.ToolStateData](t, nc, "acme", "all", `{`+doc+`}`); !all.Found {
 		t.Error("acme's document is gone")
 	}
+}
+
+// Where messages are small, a page ends before it is more than one: a watch and a
+// mirror ask for as many documents as there may be.
+func TestListOfMoreThanAReply(t *testing.T) {
+	ns := natstest.Start(t, func(o *server.Options) { o.MaxPayload = 64 << 10 })
+	start(t, ns, func(c *state.Config) { c.ValueLimit = 16 << 10; c.DocumentLimit = 16 << 10 })
+	nc := ns.Connect()
+	c := toolstate.New(nc, "acme")
+	const n = 120 // of some 600 bytes each in a listing: a quotation mark takes two
+	for i := range n {
+		set(t, c, "a", fmt.Sprintf("%03d", i)+strings.Repeat(`"`, 253), 1)
+	}
+	pages, found := 0, map[string]bool{}
+	for req := (message.ToolStateList{Limit: 1000}); ; {
+		page, err := c.List(t.Context(), req)
+		if err != nil {
+			t.Fatal(err)
+		}
+		pages++
+		for _, d := range page.Documents {
+			found[d.ChatID] = true
+		}
+		if page.Cursor == "" {
+			break
+		}
+		req.Cursor = page.Cursor
+	}
+	if len(found) != n || pages != 2 {
+		t.Errorf("%d documents in %d pages, want %d in 2", len(found), pages, n)
+	}
+	w := watch(t, c, toolstate.Scope{})
+	set(t, c, "b", "1", 1)
+	says(t, w, `written b/1 {"k":1}`)
 }
 
 func TestListPages(t *testing.T) {

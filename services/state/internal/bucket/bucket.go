@@ -57,7 +57,7 @@ func Open(ctx context.Context, js jetstream.JetStream, name string, cfg jetstrea
 		return nil, err
 	}
 	b := &Bucket{js: js, stream: st, name: name, leader: cfg.Replicas > 1}
-	b.reads = newGroups(b.readCurrent)
+	b.reads = newGroups(b.readCurrent, b.askBytes)
 	return b, nil
 }
 
@@ -147,17 +147,21 @@ func (b *Bucket) Keys(ctx context.Context, filter string) ([]string, error) {
 	return keys, nil
 }
 
-// fetchBytes bounds one request of Fetch: the keys it may name.
-const fetchBytes = 128 << 10
+// askBytes bounds what one request may name, in bytes of its keys. With what is
+// around each it must fit a message, which may be smaller than usual.
+const askBytes = 128 << 10
+
+func (b *Bucket) askBytes() int { return int(min(askBytes, b.js.Conn().MaxPayload()/2)) }
 
 // Fetch yields the last messages of keys, in their order, those that are gone
 // left out. It asks for at most step (1 to 1,000, the server's limit is 1,024)
 // at a time and stops when yield returns false. Replicas may answer a little
 // behind the leader.
 func (b *Bucket) Fetch(ctx context.Context, keys []string, step int, yield func(Message) bool) error {
+	room := b.askBytes()
 	for len(keys) > 0 {
 		n, size := 0, 0
-		for n < len(keys) && n < step && (n == 0 || size+len(keys[n]) < fetchBytes) {
+		for n < len(keys) && n < step && (n == 0 || size+len(keys[n]) < room) {
 			size += len(keys[n])
 			n++
 		}

@@ -97,6 +97,7 @@ func (b *Bucket) mark(ctx context.Context) (uint64, error) {
 // groups reads for all who ask at the same time together.
 type groups struct {
 	read  func(context.Context, []string) (map[string]Message, error)
+	room  func() int    // bytes of one group's keys
 	turns chan struct{} // a token for each group that is being read
 
 	mu   sync.Mutex
@@ -105,14 +106,15 @@ type groups struct {
 
 type group struct {
 	keys  []string // no more once it is taken
+	size  int      // of keys, in bytes
 	taken bool
 	done  chan struct{} // closed when out and err are known
 	out   map[string]Message
 	err   error
 }
 
-func newGroups(read func(context.Context, []string) (map[string]Message, error)) *groups {
-	return &groups{read: read, turns: make(chan struct{}, groupsAtOnce)}
+func newGroups(read func(context.Context, []string) (map[string]Message, error), room func() int) *groups {
+	return &groups{read: read, room: room, turns: make(chan struct{}, groupsAtOnce)}
 }
 
 // do returns a key's message from a read that began after do was called.
@@ -144,12 +146,13 @@ func (g *groups) do(ctx context.Context, key string) (Message, error) {
 func (g *groups) join(key string) *group {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if g.open == nil || len(g.open.keys) == groupKeys && !slices.Contains(g.open.keys, key) {
+	if r := g.open; r != nil && slices.Contains(r.keys, key) {
+		return r
+	} else if r == nil || len(r.keys) == groupKeys || r.size+len(key) > g.room() {
 		g.open = &group{done: make(chan struct{})}
 	}
-	if !slices.Contains(g.open.keys, key) {
-		g.open.keys = append(g.open.keys, key)
-	}
+	g.open.keys = append(g.open.keys, key)
+	g.open.size += len(key)
 	return g.open
 }
 

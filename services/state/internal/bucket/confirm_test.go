@@ -132,7 +132,7 @@ func TestReadsAreGrouped(t *testing.T) {
 			}
 		}
 		return out, nil
-	})
+	}, func() int { return askBytes })
 	var wg sync.WaitGroup
 	ask := func(key string, atLeast uint64) {
 		wg.Go(func() {
@@ -172,6 +172,22 @@ func TestReadsAreGrouped(t *testing.T) {
 	}
 }
 
+// The keys of a group fit a request, however long they are; one key always does.
+func TestGroupsFitARequest(t *testing.T) {
+	g := newGroups(nil, func() int { return 10 })
+	first := g.join("123456")
+	if g.join("1234") != first || g.join("123456") != first {
+		t.Error("what fits does not share a group")
+	}
+	second := g.join("x")
+	if second == first || g.join("x") != second {
+		t.Error("a key too many")
+	}
+	if g.join("longer than all") == second {
+		t.Error("a long key with another")
+	}
+}
+
 // One that gives up takes nothing from the others, and an error is everybody's.
 func TestGroupOutlivesItsCaller(t *testing.T) {
 	failed := errors.New("failed")
@@ -180,7 +196,7 @@ func TestGroupOutlivesItsCaller(t *testing.T) {
 			return nil, ctx.Err()
 		}
 		return nil, failed
-	})
+	}, func() int { return askBytes })
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	for range 20 { // whichever way its select goes

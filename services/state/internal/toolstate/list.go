@@ -22,9 +22,10 @@ const (
 	fetchStep    = 128         // documents per request to the stream; at most 64 KiB each by default
 )
 
-// list returns live documents, ordered by namespace and chat id. The cursor is
-// the last one's place in that order, so what comes and goes between two pages
-// neither repeats nor hides others. Replicas may answer a little behind.
+// list returns live documents, ordered by namespace and chat id: as many as were
+// asked for and fit a reply. The cursor is the last one's place in that order, so
+// what comes and goes between two pages neither repeats nor hides others.
+// Replicas may answer a little behind.
 func (h *Handler) list(ctx context.Context, tenant string, in *bus.Incoming) (any, error) {
 	var req message.ToolStateList
 	if err := in.Decode(&req); err != nil {
@@ -74,21 +75,24 @@ func (h *Handler) list(ctx context.Context, tenant string, in *bus.Incoming) (an
 		at[p.key] = p
 	}
 	out := message.ToolStateListing{Documents: []message.ToolStateEntry{}}
-	last := after
+	last, size := after, int64(envelope)
 	began, step := time.Now(), min(fetchStep, limit+1)
 	take := func(m bucket.Message) bool {
 		d, rev, expires, err := h.live(m)
 		if err != nil || rev == 0 {
 			return true // unreadable, cleared or expired
 		}
-		if len(out.Documents) == limit {
+		here := at[m.Key]
+		entry := message.ToolStateEntry{
+			Namespace: here.namespace, ChatID: here.chat, Keys: d.Len(), Revision: rev, ExpiresAt: stamp(expires),
+		}
+		size += jsonSize(entry)
+		if n := len(out.Documents); n == limit || n > 0 && size > h.replyLimit {
 			out.Cursor = last.cursor()
 			return false
 		}
-		last = at[m.Key]
-		out.Documents = append(out.Documents, message.ToolStateEntry{
-			Namespace: last.namespace, ChatID: last.chat, Keys: d.Len(), Revision: rev, ExpiresAt: stamp(expires),
-		})
+		last = here
+		out.Documents = append(out.Documents, entry)
 		return true
 	}
 	for part := range slices.Chunk(keys, step) {
@@ -104,6 +108,16 @@ func (h *Handler) list(ctx context.Context, tenant string, in *bus.Incoming) (an
 		}
 	}
 	return out, nil
+}
+
+// envelope is more than a reply takes beside its documents: a cursor has up to
+// 428 digits.
+const envelope = 512
+
+// jsonSize is what an entry takes in a reply, with a comma.
+func jsonSize(e message.ToolStateEntry) int64 {
+	b, _ := message.Marshal(e) // always has a JSON form
+	return int64(len(b)) + 1
 }
 
 // place is a document's place in the order of a listing.

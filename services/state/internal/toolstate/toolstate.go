@@ -53,6 +53,8 @@ type Handler struct {
 	limits Limits
 	now    func() time.Time
 	serve  map[string]operation
+
+	replyLimit int64 // bytes of a reply
 }
 
 // operation serves one operation, with its metrics.
@@ -81,7 +83,7 @@ func Open(ctx context.Context, js jetstream.JetStream, replicas int, limits Limi
 		Decode: document.Decode,
 		Encode: func(d document.Document, expires time.Time) []byte { return d.Encode(expires) },
 	}
-	h := &Handler{bucket: b, commit: commit.New(b, codec, now, stats.Conflicts), limits: limits, now: now}
+	h := &Handler{bucket: b, commit: commit.New(b, codec, now, stats.Conflicts), limits: limits, now: now, replyLimit: bus.MaxBody(js.Conn())}
 	h.serve = make(map[string]operation)
 	for op, serve := range map[string]func(context.Context, string, *bus.Incoming) (any, error){
 		"get": h.get, "set": h.set, "delete": h.delete, "all": h.all, "clear": h.clear,
@@ -304,7 +306,7 @@ func (h *Handler) increment(ctx context.Context, tenant string, in *bus.Incoming
 	switch err := json.Unmarshal(req.By, &by); {
 	case len(req.By) == 0 || by == "" && err == nil:
 		return nil, errcode.Field("by", "is required")
-	case err != nil:
+	case err != nil || req.By[0] == '"': // json.Number takes a string for its number
 		return nil, errcode.Field("by", "must be a number")
 	}
 	r, err := h.write(ctx, tenant, req.ToolStateRef, write{
