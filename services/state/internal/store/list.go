@@ -25,7 +25,9 @@ const (
 
 // list returns the keys of values, sorted: all that fit one reply, or a page.
 // The cursor is the last key, so what comes and goes between two pages neither
-// repeats nor hides others. Replicas may answer a little behind.
+// repeats nor hides others. A page that took long ends where it is, perhaps
+// without a key when many are gone that the stream still has a word of. Replicas
+// may answer a little behind.
 func (h *Handler) list(ctx context.Context, s scope, in *bus.Incoming) (any, error) {
 	var req message.StoreList
 	if err := in.Decode(&req); err != nil {
@@ -68,7 +70,7 @@ func (h *Handler) list(ctx context.Context, s scope, in *bus.Incoming) (any, err
 	}
 	out := message.StoreKeys{Keys: []string{}}
 	prefix, size := len(s.key("")), int64(envelope)
-	began, ended, read := time.Now(), false, 0
+	began, passed, ended, read := time.Now(), "", false, 0
 	take := func(m bucket.Message) bool {
 		read += len(m.Data)
 		if m.Marker {
@@ -92,16 +94,16 @@ func (h *Handler) list(ctx context.Context, s scope, in *bus.Incoming) (any, err
 		out.Keys = append(out.Keys, name)
 		return true
 	}
-	for len(keys) > 0 && !ended {
-		if paged && len(out.Keys) > 0 && time.Since(began) > pageTime {
-			out.Cursor = cursor(out.Keys[len(out.Keys)-1])
+	for names := names; len(keys) > 0 && !ended; {
+		if paged && passed != "" && time.Since(began) > h.pageTime {
+			out.Cursor = cursor(passed)
 			break
 		}
 		read, step = 0, min(step, len(keys))
 		if failed := h.bucket.Fetch(ctx, keys[:step], step, take); failed != nil {
 			return nil, failed
 		}
-		keys = keys[step:]
+		passed, names, keys = names[step-1], names[step:], keys[step:]
 		if step = fetchStep; read < smallRead {
 			step = moreStep // of values as small as those so far
 		}

@@ -38,8 +38,9 @@ const readTimeout = 3 * time.Second
 type Handler struct {
 	bucket     *bucket.Bucket
 	commit     *commit.Committer[string]
-	limit      int64 // bytes of a value
-	replyLimit int64 // bytes of a reply
+	limit      int64         // bytes of a value
+	replyLimit int64         // bytes of a reply
+	pageTime   time.Duration // a page of a list that took longer ends where it is
 	serve      map[string]operation
 	conflicts  prometheus.Counter
 }
@@ -67,7 +68,7 @@ func Open(ctx context.Context, js jetstream.JetStream, replicas int, limit int64
 		Encode: func(v string, _ time.Time) []byte { return []byte(v) },
 	}
 	h := &Handler{
-		bucket: b, commit: commit.New(b, codec, time.Now, stats.Conflicts), limit: limit, replyLimit: bus.MaxBody(js.Conn()),
+		bucket: b, commit: commit.New(b, codec, time.Now, stats.Conflicts), limit: limit, replyLimit: bus.MaxBody(js.Conn()), pageTime: pageTime,
 		serve: make(map[string]operation), conflicts: stats.Conflicts,
 	}
 	for op, serve := range map[string]func(context.Context, scope, *bus.Incoming) (any, error){

@@ -24,8 +24,9 @@ const (
 
 // list returns live documents, ordered by namespace and chat id: as many as were
 // asked for and fit a reply. The cursor is the last one's place in that order, so
-// what comes and goes between two pages neither repeats nor hides others.
-// Replicas may answer a little behind.
+// what comes and goes between two pages neither repeats nor hides others. A page
+// that took long ends where it is, perhaps without a document when many are gone
+// that the stream still has a word of. Replicas may answer a little behind.
 func (h *Handler) list(ctx context.Context, tenant string, in *bus.Incoming) (any, error) {
 	var req message.ToolStateList
 	if err := in.Decode(&req); err != nil {
@@ -96,7 +97,7 @@ func (h *Handler) list(ctx context.Context, tenant string, in *bus.Incoming) (an
 		return true
 	}
 	for part := range slices.Chunk(keys, step) {
-		if len(out.Documents) > 0 && time.Since(began) > pageTime {
+		if last != after && time.Since(began) > h.pageTime {
 			out.Cursor = last.cursor()
 			break
 		}
@@ -106,6 +107,7 @@ func (h *Handler) list(ctx context.Context, tenant string, in *bus.Incoming) (an
 		if out.Cursor != "" {
 			break
 		}
+		last = at[part[len(part)-1]] // however many are gone, the next page goes on here
 	}
 	return out, nil
 }

@@ -54,7 +54,8 @@ type Handler struct {
 	now    func() time.Time
 	serve  map[string]operation
 
-	replyLimit int64 // bytes of a reply
+	replyLimit int64         // bytes of a reply
+	pageTime   time.Duration // a page of a listing that took longer ends where it is
 }
 
 // operation serves one operation, with its metrics.
@@ -83,7 +84,7 @@ func Open(ctx context.Context, js jetstream.JetStream, replicas int, limits Limi
 		Decode: document.Decode,
 		Encode: func(d document.Document, expires time.Time) []byte { return d.Encode(expires) },
 	}
-	h := &Handler{bucket: b, commit: commit.New(b, codec, now, stats.Conflicts), limits: limits, now: now, replyLimit: bus.MaxBody(js.Conn())}
+	h := &Handler{bucket: b, commit: commit.New(b, codec, now, stats.Conflicts), limits: limits, now: now, replyLimit: bus.MaxBody(js.Conn()), pageTime: pageTime}
 	h.serve = make(map[string]operation)
 	for op, serve := range map[string]func(context.Context, string, *bus.Incoming) (any, error){
 		"get": h.get, "set": h.set, "delete": h.delete, "all": h.all, "clear": h.clear,
