@@ -46,7 +46,7 @@ type StoreList struct {
 }
 
 // StoreKeys answers StoreList, sorted. Cursor is set when a page was asked for
-// and more keys follow.
+// and more keys may follow: a page may have fewer than Limit, even none.
 type StoreKeys struct {
 	Keys   []string `json:"keys"`
 	Cursor string   `json:"cursor,omitempty"`

@@ -146,7 +146,8 @@ type ToolStateEntry struct {
 	ExpiresAt string `json:"expiresAt"`
 }
 
-// ToolStateListing answers ToolStateList; Cursor is set when there is more.
+// ToolStateListing answers ToolStateList; Cursor is set when there may be more. A
+// page may have fewer documents than the limit, even none, and yet a Cursor.
 type ToolStateListing struct {
 	Documents []ToolStateEntry `json:"documents"`
 	Cursor    string           `json:"cursor,omitempty"`
