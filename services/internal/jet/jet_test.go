@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/nats-io/nats-server/v2/server"
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 	"go.uber.org/goleak"
@@ -262,7 +263,7 @@ func TestLastDirect(t *testing.T) {
 // Above the 1,024 subjects that one answer of the server holds, while they are
 // being written.
 func TestLastOfMany(t *testing.T) {
-	ns := natstest.Start(t)
+	ns := natstest.Start(t, func(o *server.Options) { o.MaxPayload = 64 << 10 }) // requests are small
 	js := connect(t, ns)
 	bucket(t, js)
 	const n = 3000

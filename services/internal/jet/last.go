@@ -20,7 +20,7 @@ import (
 // fit a message.
 const (
 	lastSubjects = 1000
-	lastBytes    = 128 << 10 // of subjects in one request
+	lastBytes    = 128 << 10 // of subjects in one request; less where messages are small
 	lastTries    = 3
 )
 
@@ -47,7 +47,7 @@ func Last(ctx context.Context, js jetstream.JetStream, stream string, filters ..
 		return nil, lastError(err)
 	}
 	out = nil
-	for part := range portions(subjects) {
+	for part := range portions(subjects, int(min(lastBytes, js.Conn().MaxPayload()/2))) {
 		msgs, err := lastOf(ctx, js, stream, part)
 		if err != nil {
 			return nil, lastError(err)
@@ -97,12 +97,13 @@ func subjectsOf(ctx context.Context, js jetstream.JetStream, stream string, filt
 	return subjects, nil
 }
 
-// portions cuts subjects into lists that fit one request and one answer.
-func portions(subjects []string) func(func([]string) bool) {
+// portions cuts subjects into lists that fit one request, of at most room bytes,
+// and one answer.
+func portions(subjects []string, room int) func(func([]string) bool) {
 	return func(yield func([]string) bool) {
 		start, size := 0, 0
 		for i, s := range subjects {
-			if i > start && (i-start == lastSubjects || size+len(s) > lastBytes) {
+			if i > start && (i-start == lastSubjects || size+len(s) > room) {
 				if !yield(subjects[start:i]) {
 					return
 				}
