@@ -3,7 +3,6 @@ package tooltest
 import (
 	"bytes"
 	"encoding/json"
-	"reflect"
 
 	"github.com/toolbus/toolbus/contracts/message"
 	"github.com/toolbus/toolbus/pkg/decimal"
@@ -20,15 +19,18 @@ func encode(v any) (json.RawMessage, error) {
 	return message.Marshal(v)
 }
 
-// equal compares two JSON values, whatever the order of their fields and the
-// spelling of their numbers.
-func equal(a, b json.RawMessage) bool {
-	if bytes.Equal(a, b) {
-		return true
+// canonical is the same text for equal JSON values, whatever the order of their
+// fields and the spelling of their numbers and strings.
+func canonical(raw json.RawMessage) string {
+	v, err := decode(raw)
+	if err != nil {
+		return string(raw)
 	}
-	x, errX := decode(a)
-	y, errY := decode(b)
-	return errX == nil && errY == nil && reflect.DeepEqual(x, y)
+	text, err := message.Marshal(v) // sorts the fields
+	if err != nil {
+		return string(raw)
+	}
+	return string(text)
 }
 
 func decode(raw json.RawMessage) (any, error) {

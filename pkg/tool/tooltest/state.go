@@ -179,17 +179,32 @@ func (s *memoryState) append(ctx context.Context, key string, values []json.RawM
 				return errcode.Field("key", "%q is not an array, so nothing can be appended", key)
 			}
 		}
-		for _, raw := range values {
-			if !unique || !slices.ContainsFunc(list, func(e json.RawMessage) bool { return equal(e, raw) }) {
-				list = append(list, raw)
-			}
+		if unique {
+			values = additions(list, values)
 		}
+		list = append(list, values...)
 		n = len(list)
 		var err error
 		data[key], err = message.Marshal(list)
 		return err
 	})
 	return n, err
+}
+
+// additions are the values, each once, that are not in the list.
+func additions(list, values []json.RawMessage) []json.RawMessage {
+	seen := make(map[string]bool, len(list)+len(values))
+	for _, e := range list {
+		seen[canonical(e)] = true
+	}
+	var add []json.RawMessage
+	for _, v := range values {
+		if mark := canonical(v); !seen[mark] {
+			seen[mark] = true
+			add = append(add, v)
+		}
+	}
+	return add
 }
 
 func (s *memoryState) Increment(ctx context.Context, key string, by float64, opts ...tool.StateOption) (float64, error) {

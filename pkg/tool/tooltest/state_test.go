@@ -1,9 +1,12 @@
 package tooltest_test
 
 import (
+	"errors"
+	"strconv"
 	"testing"
 	"time"
 
+	"github.com/toolbus/toolbus/contracts/errcode"
 	"github.com/toolbus/toolbus/pkg/tool"
 	"github.com/toolbus/toolbus/pkg/tool/envtest"
 	"github.com/toolbus/toolbus/pkg/tool/tooltest"
@@ -60,5 +63,19 @@ func TestStateExpires(t *testing.T) {
 	}
 	if n, err := s.Append(ctx, "other", 1); err != nil || n != 1 {
 		t.Errorf("what expired came back: %d %v", n, err)
+	}
+}
+
+// A list that is far too long is refused soon, also when its values must be
+// unique: a test of that limit must not take minutes.
+func TestLongUniqueAppend(t *testing.T) {
+	long := make([]string, 20_000)
+	for i := range long {
+		long[i] = strconv.Itoa(i)
+	}
+	start := time.Now()
+	_, err := tooltest.New(t).State("c1", "ns").AppendAll(t.Context(), "k", long, tool.Unique())
+	if took := time.Since(start); !errors.Is(err, errcode.TooLarge) || took > 20*time.Second {
+		t.Errorf("got %v after %v", err, took)
 	}
 }
