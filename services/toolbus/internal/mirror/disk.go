@@ -34,6 +34,9 @@ type disk struct{ root *os.Root }
 // openDisk makes and opens DIR/config/tenants/<tenant>. A symbolic link on the
 // way below DIR is refused.
 func openDisk(dir, tenant string) (*disk, error) {
+	if info, err := os.Stat(dir); err == nil && !info.IsDir() {
+		return nil, errcode.Field("dir", "%s is not a folder", dir)
+	}
 	if err := os.MkdirAll(dir, dirMode); err != nil {
 		return nil, diskError(err)
 	}

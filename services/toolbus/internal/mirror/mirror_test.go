@@ -441,3 +441,14 @@ func must(t *testing.T, err error) {
 		t.Fatal(err)
 	}
 }
+
+func TestMirrorIntoAFile(t *testing.T) {
+	name := filepath.Join(t.TempDir(), "file")
+	if err := os.WriteFile(name, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	_, err := Sync(t.Context(), name, "acme", &tenant{})
+	if e := errcode.From(err); err == nil || e.Code != errcode.InvalidRequest || !strings.HasPrefix(e.Message, "dir: ") {
+		t.Errorf("got %v", err)
+	}
+}
