@@ -90,6 +90,10 @@ func TestStateVerbs(t *testing.T) {
 	if strings.Join(chats, "") != "01234" {
 		t.Errorf("list --limit --cursor: %q", chats)
 	}
+	out := cli.OK(t, "state", "list", "-t", "acme", "-n", "list", "--limit", "5")
+	if more := cli.OK(t, "state", "list", "-t", "acme", "-n", "list", "--limit", "4"); strings.Contains(out, "--cursor") || !strings.Contains(more, "there are more: go on with --cursor ") {
+		t.Errorf("list --limit: %q, and of fewer %q", out, more)
+	}
 	if page = (message.ToolStateListing{}); len(chats) == 5 {
 		if cli.JSON(t, &page, "state", "list", "-t", "acme"); len(page.Documents) != 6 || page.Cursor != "" {
 			t.Errorf("list: %+v", page)
@@ -101,7 +105,7 @@ func TestStateVerbs(t *testing.T) {
 	if out := do("clear"); out != "there was nothing\n" {
 		t.Errorf("clear again: %q", out)
 	}
-	if out := do("update", "--delete", "x"); out != "there is no document any more\n" {
+	if out := do("update", "--delete", "x"); out != "there is no document\n" {
 		t.Errorf("update of nothing: %q", out)
 	}
 }

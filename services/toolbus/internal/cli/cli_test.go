@@ -111,6 +111,7 @@ func TestUsage(t *testing.T) {
 		"state list no tenant": {"state", "list"},
 		"state list limit":     {"state", "list", "-t", "acme", "--limit", "-1"},
 		"state append nothing": {"state", "append", "k", "-t", "acme", "-n", "n", "-c", "c"},
+		"state append stdin":   {"state", "append", "k", "-", "-", "-t", "acme", "-n", "n", "-c", "c"},
 		"state update two":     {"state", "update", "{}", "{}", "-t", "acme", "-n", "n", "-c", "c"},
 		"state set revision":   {"state", "set", "k", "1", "--if-revision", "-1", "-t", "acme", "-n", "n", "-c", "c"},
 		"state incr no key":    {"state", "increment", "-t", "acme", "-n", "n", "-c", "c"},
@@ -123,6 +124,7 @@ func TestUsage(t *testing.T) {
 		"store get no tool":    {"store", "get", "k", "-t", "acme", "-a", "bot"},
 		"store list no agent":  {"store", "list", "-t", "acme", "--tool", "x"},
 		"store set no value":   {"store", "set", "k", "-t", "acme", "-a", "bot", "--tool", "x"},
+		"store delete none":    {"store", "delete", "k", "--if-revision", "0", "-t", "acme", "-a", "bot", "--tool", "x"},
 		"store set revision":   {"store", "set", "k", "v", "--if-revision", "new", "-t", "acme", "-a", "bot", "--tool", "x"},
 		"files ls no tenant":   {"files", "ls"},
 		"files cat no path":    {"files", "cat", "-t", "acme"},
@@ -254,7 +256,11 @@ func TestBadInput(t *testing.T) {
 		"bad YAML by -f":      {"", []string{"apply", "-f", write("bad.yaml", "agents:\n- x: [")}, []string{"invalid_request", "bad.yaml: line "}},
 		"bad JSON on stdin":   {"{", []string{"apply", "-"}, []string{"invalid_request", "stdin: line 1"}},
 		"submit arguments":    {"{", []string{"submit", "x", `-`}, []string{"invalid_arguments", "arguments: "}},
-		"state value":         {"", []string{"state", "set", "k", "nope", "-n", "n"}, []string{"invalid_request", "value: is not valid JSON"}},
+		"state value":         {"", []string{"state", "set", "k", "nope", "-n", "n"}, []string{"invalid_request", "value: is not valid JSON", `'"text"'`}},
+		"state value cut off": {"", []string{"state", "set", "k", "[1", "-n", "n"}, []string{"invalid_request", "value: is not valid JSON at byte 2"}},
+		"state value no text": {"", []string{"state", "set", "k", "\"\xff\"", "-n", "n"}, []string{"invalid_request", "value: is not valid UTF-8\n"}},
+		"state value no file": {"", []string{"state", "set", "k", "@", "-n", "n"}, []string{"invalid_request", "value: @ names no file"}},
+		"state large number":  {"", []string{"state", "set", "k", "1e400", "-n", "n"}, []string{"unavailable"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			run(t, nil, c.stdin, append(c.args, base...)...).fails(t, 1, c.want...)

@@ -7,6 +7,7 @@ import (
 	"os"
 	"strconv"
 	"strings"
+	"unicode/utf8"
 
 	"github.com/toolbus/toolbus/contracts/errcode"
 )
@@ -75,6 +76,8 @@ func inputError(field string, err error) error {
 // argument is a literal, "-" for stdin, or "@FILE".
 func (a *app) argument(field, arg string) ([]byte, error) {
 	switch {
+	case arg == "@":
+		return nil, errcode.Field(field, "@ names no file")
 	case arg == "-":
 		return a.readInput(field, "-")
 	case strings.HasPrefix(arg, "@"):
@@ -84,9 +87,12 @@ func (a *app) argument(field, arg string) ([]byte, error) {
 }
 
 // checkJSON refuses what is not one JSON value and says where it goes wrong.
+// Numbers may be of any size.
 func checkJSON(code errcode.Code, field string, b []byte) (json.RawMessage, error) {
-	var v any
-	err := json.Unmarshal(b, &v)
+	if !utf8.Valid(b) {
+		return nil, errcode.Fields(code, errcode.FieldFault{Field: field, Message: "is not valid UTF-8"})
+	}
+	err := json.Unmarshal(b, new(json.RawMessage))
 	if err == nil {
 		return b, nil
 	}

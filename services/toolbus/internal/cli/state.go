@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"fmt"
 	"io"
 	"strconv"
 
@@ -19,8 +20,9 @@ func (a *app) state() *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "state", Short: "Read, write and watch ToolState, the scratch pads of chats", RunE: needsVerb,
 		Long: `Read, write and watch ToolState: the scratch pads of chats, one JSON document per chat and
-namespace, which expires. Every write gives the whole document a new life. A JSON value may
-also be "-", for stdin, or @FILE.`,
+namespace, which expires. Every write gives the whole document a new life: 24 hours, or --ttl,
+whatever it had before. A JSON value may also be "-", for stdin, or @FILE; a string has its
+quotes, '"text"'.`,
 		Example: `  toolbus state append codes '"8806096235386"' --unique -t acme -c chat1 -n relabeling
   toolbus state update '{"direction":"DHL->DPD"}' --delete draft -t acme -c chat1 -n relabeling
   toolbus state watch -t acme -n relabeling -o json`,
@@ -42,11 +44,12 @@ also be "-", for stdin, or @FILE.`,
 	verb(&cobra.Command{Use: "get KEY", Short: "Print one key's value; not_found when it is missing", Args: args(1, "key")}, s.get)
 	verb(&cobra.Command{Use: "all", Short: "Print the whole document; {} when there is none", Args: args(0)}, s.all)
 	verb(&cobra.Command{Use: "list", Short: "List the tenant's documents; --chat and --namespace narrow it", Args: args(0)}, s.list, func(c *cobra.Command) {
-		c.Flags().IntVar(&s.limit, "limit", 0, "list at most so `many`; with -o json the reply has a cursor when there are more")
+		c.Flags().IntVar(&s.limit, "limit", 0, "list at most so `many`; when there are more, a cursor follows")
 		c.Flags().StringVar(&s.cursor, "cursor", "", "go on after the list that ended with this `cursor`")
 	})
 	verb(&cobra.Command{Use: "set KEY JSON", Short: "Write one key", Args: args(2, "key", "value")}, s.set, ttl, ifRevision)
-	verb(&cobra.Command{Use: "delete KEY", Short: "Remove one key", Args: args(1, "key")}, s.delete)
+	verb(&cobra.Command{Use: "delete KEY", Short: "Remove one key", Args: args(1, "key"),
+		Long: "Remove one key. The verb update, with --delete, removes several, and takes --ttl and --if-revision."}, s.delete)
 	verb(&cobra.Command{Use: "clear", Short: "Remove the whole document", Args: args(0)}, s.clear)
 	verb(&cobra.Command{Use: "append KEY JSON...", Short: "Add values to the end of an array, all in one step", Args: atLeast("key", "value")}, s.append, ttl, func(c *cobra.Command) {
 		c.Flags().BoolVar(&s.unique, "unique", false, "leave out values that are there already")
@@ -57,7 +60,8 @@ also be "-", for stdin, or @FILE.`,
 	verb(&cobra.Command{
 		Use: "update [JSON]", Short: "Set and delete several keys in one step", Args: args(0, "set"),
 		Long: `Set the members of a JSON object, and delete the keys named with --delete, all in one step.
-With neither, but --ttl, the document only gets a new life.`,
+With neither, but --ttl, the document only gets a new life. A document that is left without
+keys is removed.`,
 	}, s.update, ttl, ifRevision, func(c *cobra.Command) {
 		c.Flags().StringArrayVar(&s.drop, "delete", nil, "remove this `key`; may be given several times")
 	})
@@ -192,6 +196,9 @@ func (s *stateVerbs) list(ctx context.Context, _ []string) error {
 			lines = append(lines, []any{d.Namespace, d.ChatID, d.Keys, d.Revision, d.ExpiresAt})
 		}
 		rows(w, "NAMESPACE CHAT KEYS REVISION EXPIRES", lines)
+		if found.Cursor != "" {
+			fmt.Fprintf(w, "there are more: go on with --cursor %s\n", found.Cursor)
+		}
 	})
 }
 

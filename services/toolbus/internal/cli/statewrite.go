@@ -5,6 +5,8 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"regexp"
+	"slices"
 
 	"github.com/toolbus/toolbus/contracts/errcode"
 	"github.com/toolbus/toolbus/contracts/message"
@@ -12,11 +14,17 @@ import (
 	"github.com/toolbus/toolbus/pkg/bus"
 )
 
+// word is what somebody typed who forgot that values are JSON.
+var word = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9 ._:-]{0,39}$`)
+
 // value is a JSON value of the command line.
 func (s *stateVerbs) value(field, arg string) (json.RawMessage, error) {
 	text, err := s.argument(field, arg)
 	if err != nil {
 		return nil, err
+	}
+	if word.Match(text) && !json.Valid(text) {
+		return nil, errcode.Field(field, `is not valid JSON; a string needs its quotes, '"text"'`)
 	}
 	return checkJSON(errcode.InvalidRequest, field, text)
 }
@@ -65,6 +73,9 @@ func (s *stateVerbs) append(ctx context.Context, args []string) error {
 	tenant, ref, err := s.document(args[0])
 	if err != nil {
 		return err
+	}
+	if first := slices.Index(args[1:], "-"); first >= 0 && slices.Contains(args[first+2:], "-") {
+		return &usageError{errcode.Field("values", "stdin can be read only once")}
 	}
 	var values []json.RawMessage
 	for i, arg := range args[1:] {
@@ -134,7 +145,7 @@ func (s *stateVerbs) clear(ctx context.Context, _ []string) error {
 // stands is what a write left.
 func stands(revision uint64, expiresAt string) string {
 	if revision == 0 {
-		return "there is no document any more"
+		return "there is no document"
 	}
 	return fmt.Sprintf("revision %d, expires %s", revision, expiresAt)
 }

@@ -134,6 +134,9 @@ func (s *storeVerbs) delete(ctx context.Context, args []string) error {
 	if err != nil {
 		return err
 	}
+	if at := s.ifRevision.at; at != nil && *at == 0 {
+		return &usageError{errcode.Field("ifRevision", "0 would delete what does not exist")}
+	}
 	var reply message.StoreDeleted
 	req := message.StoreDelete{Key: args[0], IfRevision: s.ifRevision.at, OpID: bus.NewOpID()}
 	if err := s.ask(ctx, to, req, &reply); err != nil {
