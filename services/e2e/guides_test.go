@@ -17,7 +17,7 @@ func TestGuides(t *testing.T) {
 		guide, module string
 		files         int
 	}{
-		{"tool-author.md", "example.com/orders", 6},
+		{"tool-author.md", "example.com/orders", 7},
 		{"agent-author.md", "example.com/assistant", 3},
 	} {
 		t.Run(c.guide, func(t *testing.T) {
