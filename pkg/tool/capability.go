@@ -25,7 +25,8 @@ type State interface {
 	Get(ctx context.Context, key string, v any) (found bool, err error)
 	// Set writes one key.
 	Set(ctx context.Context, key string, value any, opts ...StateOption) error
-	// Delete removes one key and reports whether it was there.
+	// Delete removes one key and reports whether it was there. A document left
+	// without keys is removed.
 	Delete(ctx context.Context, key string) (bool, error)
 	// All returns the whole document; empty when there is none.
 	All(ctx context.Context) (map[string]json.RawMessage, error)
@@ -95,7 +96,9 @@ type StateOptions struct {
 // StateOption is one choice of a write.
 type StateOption func(*StateOptions)
 
-// TTL gives the document this life from now on.
+// TTL gives the whole document this life from now on, 1 second to 30 days unless
+// the service is configured otherwise; others are invalid_request for the field
+// ttl. 0 is the default, 24 hours.
 func TTL(d time.Duration) StateOption { return func(o *StateOptions) { o.TTL = d } }
 
 // Unique keeps Append and AppendAll from adding a value that is already there.
