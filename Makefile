@@ -44,7 +44,7 @@ test-crash: ## kill everything at every step of a job's runs, for about a minute
 	go test -race -tags crash -run 'Kill' -count=1 -timeout 10m ./services/e2e
 
 .PHONY: test-faults
-test-faults: ## kill, freeze and cut off servers and replicas of state for some twenty minutes, and check what callers saw
+test-faults: ## kill, freeze and cut off servers and replicas of state for some ten minutes, and check what callers saw
 	go vet -tags faults ./services/e2e/faults
 	go test -race -tags faults -run 'Long' -count=1 -timeout 60m ./services/e2e/faults
 
