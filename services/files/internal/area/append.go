@@ -4,9 +4,8 @@ import (
 	"bytes"
 	"context"
 	"errors"
-	mathrand "math/rand/v2"
-	"time"
 
+	"github.com/toolbus/toolbus/contracts/errcode"
 	"github.com/toolbus/toolbus/services/files/internal/record"
 	"github.com/toolbus/toolbus/services/files/internal/stream"
 	"github.com/toolbus/toolbus/services/internal/jet"
@@ -17,38 +16,25 @@ func (w *writer) append(ctx context.Context, rec *record.Record) error {
 	if err := w.admit(ctx, rec); err != nil || len(w.group) == 0 {
 		return err
 	}
-	first := w.group[0]
-	if first.Upload != nil {
-		if w.prep == nil {
-			var err error
-			if w.prep, err = w.a.prepareUpload(ctx, w.b, first.Upload); err != nil {
-				return err
-			}
-		}
-		if err := w.a.claimUpload(ctx, w.b, first); err != nil {
+	up := w.group[0].Upload
+	if up != nil {
+		if err := w.takeUpload(ctx, w.group[0]); err != nil {
 			return err
 		}
 	}
 	var err error
 	switch {
-	case !rec.Exists() && first.Upload != nil:
-		var next *record.Record
-		if next, err = w.prep.record(); err == nil {
-			err = w.publish(ctx, rec, next)
-		}
+	case !rec.Exists() && up != nil:
+		err = w.publishPrepared(ctx, rec)
 	case !rec.Exists():
 		err = w.fresh(ctx, rec, newPrepared())
-	case rec.State == nil:
+	case !rec.Growable():
 		err = w.copyThenAppend(ctx, rec)
 	default:
 		err = w.extend(ctx, rec)
 	}
-	if err == nil && first.Upload != nil {
-		for _, id := range []string{first.Upload.UploadID, w.prep.id} {
-			if !w.prep.used || id != w.prep.id {
-				w.a.jan.purgeChunks(ctx, w.b, id)
-			}
-		}
+	if err == nil && up != nil {
+		w.dropUpload(ctx, up.UploadID)
 	}
 	return err
 }
@@ -76,7 +62,8 @@ func (w *writer) admit(ctx context.Context, rec *record.Record) error {
 	return nil
 }
 
-// addGroup stores the group's content as further chunks of p.
+// addGroup stores the group's content as further chunks of p, a file nobody
+// knows yet.
 func (w *writer) addGroup(ctx context.Context, p *prepared) error {
 	if w.group[0].Upload != nil {
 		src, err := w.prep.record()
@@ -85,14 +72,19 @@ func (w *writer) addGroup(ctx context.Context, p *prepared) error {
 		}
 		return w.a.scan(ctx, w.b, src, 0, src.Size, func(part []byte) error { return w.a.add(ctx, w.b, p, part) })
 	}
+	return w.a.add(ctx, w.b, p, w.content())
+}
+
+// content is the group's content; it has no upload.
+func (w *writer) content() []byte {
 	if len(w.group) == 1 {
-		return w.a.add(ctx, w.b, p, w.group[0].Content)
+		return w.group[0].Content
 	}
 	var all bytes.Buffer
 	for _, g := range w.group {
 		all.Write(g.Content)
 	}
-	return w.a.add(ctx, w.b, p, all.Bytes())
+	return all.Bytes()
 }
 
 // fresh commits the group's content as what follows p under its new chunk id.
@@ -112,7 +104,7 @@ func (w *writer) fresh(ctx context.Context, rec *record.Record, p *prepared) err
 	return err
 }
 
-// copyThenAppend serves a file whose running hash is unknown.
+// copyThenAppend serves a file that cannot grow in place.
 func (w *writer) copyThenAppend(ctx context.Context, rec *record.Record) error {
 	p := newPrepared()
 	err := w.a.scan(ctx, w.b, rec, 0, rec.Size, func(part []byte) error { return w.a.add(ctx, w.b, p, part) })
@@ -126,127 +118,89 @@ func (w *writer) copyThenAppend(ctx context.Context, rec *record.Record) error {
 	return w.fresh(ctx, rec, p)
 }
 
-// extend adds chunks under the file's own chunk id, right after the tail.
+// extend adds chunks under the file's own chunk id, right after the tail. From
+// the first of them on anybody can finish the append.
 func (w *writer) extend(ctx context.Context, rec *record.Record) error {
-	h, err := rec.Hash()
+	p, err := grow(rec)
 	if err != nil {
 		return err
 	}
-	p := &prepared{id: rec.ID, size: rec.Size, chunks: rec.Chunks, tail: rec.Tail, hash: h}
-	err = w.addGroup(ctx, p)
+	_, ops := w.plan(rec)
+	g := record.Group{Base: rec.Revision, Count: 1, Ops: ops}
+	content, err := w.stage(ctx, &g)
+	switch {
+	case err != nil:
+		return err
+	case g.Source != "":
+		err = w.a.copyGroup(ctx, w.b, p, g, 0)
+	case len(content) > 0:
+		err = w.a.addChunk(ctx, w.b, p, content, g.Seal(rec.Key))
+	}
+	w.left = leftover{id: rec.ID, after: rec.Tail, last: p.tail}
 	if errors.Is(err, jet.ErrRevision) {
-		if p.tail != rec.Tail {
-			w.dropOwn(ctx, rec, p.tail)
-			return errAgain
+		return w.a.finishTail(ctx, w.b, rec)
+	}
+	if err == nil {
+		var next *record.Record
+		if next, err = p.record(); err == nil {
+			err = w.publish(ctx, rec, next)
 		}
-		return w.a.awaitTail(ctx, w.b, rec)
 	}
-	if err != nil {
-		return err // what was stored is behind the tail; the next writer removes it
-	}
-	next, err := p.record()
-	if err != nil {
+	if err == nil || errors.Is(err, errAgain) {
 		return err
 	}
-	if err = w.publish(ctx, rec, next); errors.Is(err, errAgain) && p.tail != rec.Tail {
-		w.dropOwn(ctx, rec, p.tail)
+	if w.prep != nil {
+		w.prep.used = true // perhaps: somebody may be finishing the append from it
+	}
+	if p.tail != rec.Tail && errors.Is(err, errcode.QuotaExceeded) {
+		// Somebody may finish it as soon as there is room.
+		return errcode.Wrap(errcode.Unavailable, err, "the tenant's file area has no room to finish the append: %v", err)
 	}
 	return err
 }
 
-// dropOwn removes the chunks from behind rec's tail to last: this writer's own,
-// which it will certainly not commit.
-func (w *writer) dropOwn(ctx context.Context, rec *record.Record, last uint64) {
-	err := w.b.reader.Walk(ctx, w.b.chunk(rec.ID), rec.Tail+1, 0, func(m stream.Msg) error {
-		if m.Seq > last {
+// stage returns the group's content when it fits one chunk. Otherwise it sees to
+// it that all of it stands under a chunk id of its own, g's source: should this
+// process die between the first chunk and the last, others have the rest.
+func (w *writer) stage(ctx context.Context, g *record.Group) ([]byte, error) {
+	if w.group[0].Upload == nil {
+		content := w.content()
+		if len(content) <= w.a.ChunkSize() {
+			return content, nil
+		}
+		if w.prep == nil {
+			var err error
+			if w.prep, err = w.a.prepare(ctx, w.b, content); err != nil {
+				return nil, err
+			}
+		}
+	}
+	g.Source, g.Count = w.prep.id, w.prep.chunks
+	return nil, nil
+}
+
+// leftover is where chunks of a writer's last attempt may stand: under id,
+// behind sequence after and up to last.
+type leftover struct {
+	id          string
+	after, last uint64
+}
+
+// dropLeft removes the chunks of an attempt that can never be committed, since
+// the file has gone on under another chunk id without it.
+func (w *writer) dropLeft(ctx context.Context) {
+	l := w.left
+	w.left = leftover{}
+	if l.last <= l.after {
+		return
+	}
+	err := w.b.reader.Walk(ctx, w.b.chunk(l.id), l.after+1, 0, func(m stream.Msg) error {
+		if m.Seq > l.last {
 			return stream.Stop
 		}
 		return w.b.reader.Delete(ctx, m.Seq)
 	})
 	if err != nil {
-		w.a.log.Debug("unused chunks left to the next writer", "err", err)
+		w.a.log.Debug("unused chunks left to the sweep", "err", err)
 	}
-}
-
-// tailGrace is how long chunks behind the tail may stand without a sign of
-// life before their writer counts as dead.
-const tailGrace = time.Second
-
-// awaitTail is called when there are chunks behind rec's tail: an append of
-// another replica under way, or what a crashed one left. It waits for the
-// former and removes the latter.
-func (a *Area) awaitTail(ctx context.Context, b *bucket, rec *record.Record) error {
-	var seen uint64
-	since := a.now()
-	for {
-		now, err := a.load(ctx, b, rec.Path)
-		if err != nil {
-			return err
-		}
-		if now.Revision != rec.Revision {
-			return errAgain
-		}
-		last, err := b.reader.Last(ctx, b.chunk(rec.ID))
-		switch {
-		case errors.Is(err, stream.ErrNone) && rec.Tail == 0:
-			return errAgain
-		case err != nil && !errors.Is(err, stream.ErrNone):
-			return err
-		case last.Seq == rec.Tail:
-			return errAgain
-		case last.Seq < rec.Tail: // or none at all
-			return a.missing(ctx, b, rec)
-		case last.Seq != seen:
-			seen, since = last.Seq, a.now()
-		case a.now().Sub(since) >= tailGrace:
-			return a.repairTail(ctx, b, rec)
-		}
-		select {
-		case <-ctx.Done():
-			return ctx.Err()
-		case <-time.After(time.Millisecond + mathrand.N(7*time.Millisecond)):
-		}
-	}
-}
-
-// missing says what it means that chunks of rec are not there.
-func (a *Area) missing(ctx context.Context, b *bucket, rec *record.Record) error {
-	now, err := a.load(ctx, b, rec.Path)
-	switch {
-	case err != nil:
-		return err
-	case now.Revision != rec.Revision:
-		return errAgain // superseded between two looks
-	}
-	return damaged(rec)
-}
-
-// repairTail removes the chunks behind rec's tail. It first commits the same
-// version again under a new revision: should their writer live after all, its
-// commit then misses, and it starts again.
-func (a *Area) repairTail(ctx context.Context, b *bucket, rec *record.Record) error {
-	var orphans []uint64
-	err := b.reader.Walk(ctx, b.chunk(rec.ID), rec.Tail+1, 0, func(m stream.Msg) error {
-		orphans = append(orphans, m.Seq)
-		return nil
-	})
-	if err != nil {
-		return err
-	}
-	fence := *rec
-	fence.Ops = rec.Carry(a.now(), 0)
-	if _, err := a.store(ctx, b, &fence, rec.Revision); err != nil {
-		if errors.Is(err, jet.ErrRevision) {
-			return errAgain
-		}
-		return err
-	}
-	a.jan.deleteMsg(ctx, b, rec.Revision)
-	for _, seq := range orphans {
-		if err := b.reader.Delete(ctx, seq); err != nil {
-			return err
-		}
-	}
-	a.log.Info("removed the chunks of an append that was never finished", "tenant", b.tenant, "chunks", len(orphans))
-	return errAgain
 }

@@ -48,6 +48,7 @@ type writer struct {
 	b     *bucket
 	group []*pending
 	prep  *prepared // content that stands under a chunk id of its own
+	left  leftover  // chunks of the attempt before
 }
 
 // discard removes prepared chunks that were not used, if that is certain.
@@ -63,7 +64,11 @@ func (w *writer) try(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	known := len(w.group)
 	w.answerKnown(rec)
+	if known -= len(w.group); known == 0 && w.left.id != "" && w.left.id != rec.ID {
+		w.dropLeft(ctx)
+	}
 	if len(w.group) == 0 {
 		return nil
 	}
@@ -110,21 +115,28 @@ func (w *writer) answerKnown(rec *record.Record) {
 	w.group = rest
 }
 
-// publish commits next as what follows rec, and answers the group.
-func (w *writer) publish(ctx context.Context, rec, next *record.Record) error {
-	ops := rec.Carry(w.a.now(), len(w.group))
+// plan is what committing the group on rec answers, with the operations that
+// remember it.
+func (w *writer) plan(rec *record.Record) ([]Outcome, []record.Op) {
 	size := rec.Size
 	if !rec.Exists() || w.group[0].Kind != record.KindAppend {
 		size = 0
 	}
 	outs := make([]Outcome, len(w.group))
+	ops := make([]record.Op, len(w.group))
 	for i, p := range w.group {
 		n := p.bytes()
 		size += n
 		outs[i] = Outcome{Bytes: n, Size: size, Deleted: p.Kind == record.KindDelete}
-		ops = append(ops, record.Op{Key: p.key, Kind: p.Kind, At: w.a.now().Unix(), Bytes: n, Size: size})
+		ops[i] = record.Op{Key: p.key, Kind: p.Kind, At: w.a.now().Unix(), Bytes: n, Size: size}
 	}
-	next.Path, next.Ops = rec.Path, ops
+	return outs, ops
+}
+
+// publish commits next as what follows rec, and answers the group.
+func (w *writer) publish(ctx context.Context, rec, next *record.Record) error {
+	outs, ops := w.plan(rec)
+	next.Path, next.Ops = rec.Path, append(rec.Carry(w.a.now(), len(ops)), ops...)
 	if next.ID == rec.ID {
 		next.Born = rec.Born
 	}
@@ -178,31 +190,49 @@ func (w *writer) overwrite(ctx context.Context, rec *record.Record) error {
 	if err := w.a.checkQuota(ctx, w.b, p.bytes(), rec.Size); err != nil {
 		return err
 	}
-	if w.prep == nil {
-		var err error
-		if p.Upload != nil {
-			w.prep, err = w.a.prepareUpload(ctx, w.b, p.Upload)
-		} else {
-			w.prep, err = w.a.prepare(ctx, w.b, p.Content)
-		}
-		if err != nil {
-			return err
-		}
-	}
 	if p.Upload != nil {
-		if err := w.a.claimUpload(ctx, w.b, p); err != nil {
+		if err := w.takeUpload(ctx, p); err != nil {
+			return err
+		}
+	} else if w.prep == nil {
+		var err error
+		if w.prep, err = w.a.prepare(ctx, w.b, p.Content); err != nil {
 			return err
 		}
 	}
+	err := w.publishPrepared(ctx, rec)
+	if err == nil && p.Upload != nil {
+		w.dropUpload(ctx, p.Upload.UploadID)
+	}
+	return err
+}
+
+// publishPrepared makes the prepared content the whole of the file.
+func (w *writer) publishPrepared(ctx context.Context, rec *record.Record) error {
 	next, err := w.prep.record()
 	if err != nil {
 		return err
 	}
-	err = w.publish(ctx, rec, next)
-	if err == nil && p.Upload != nil && next.ID != p.Upload.UploadID {
-		w.a.jan.purgeChunks(ctx, w.b, p.Upload.UploadID)
+	return w.publish(ctx, rec, next)
+}
+
+// takeUpload verifies an upload's chunks, once, and makes them this change's
+// alone.
+func (w *writer) takeUpload(ctx context.Context, p *pending) error {
+	if w.prep == nil {
+		var err error
+		if w.prep, err = w.a.prepareUpload(ctx, w.b, p.Upload); err != nil {
+			return err
+		}
 	}
-	return err
+	return w.a.claimUpload(ctx, w.b, p)
+}
+
+// dropUpload removes the chunks of a committed upload, unless they are the file.
+func (w *writer) dropUpload(ctx context.Context, id string) {
+	if !w.prep.used || id != w.prep.id {
+		w.a.jan.purgeChunks(ctx, w.b, id)
+	}
 }
 
 func (a *Area) checkSize(size int64) error {

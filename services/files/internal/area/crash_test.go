@@ -1,17 +1,18 @@
 package area
 
 import (
-	"bytes"
 	"context"
+	"crypto/sha256"
+	"encoding/hex"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 
-	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats-server/v2/server"
 	"github.com/nats-io/nats.go/jetstream"
-	"go.uber.org/goleak"
 
 	"github.com/toolbus/toolbus/contracts/errcode"
 	"github.com/toolbus/toolbus/contracts/message"
@@ -20,372 +21,467 @@ import (
 	"github.com/toolbus/toolbus/pkg/natstest"
 	"github.com/toolbus/toolbus/pkg/telemetry"
 	"github.com/toolbus/toolbus/services/files/internal/record"
-	"github.com/toolbus/toolbus/services/files/internal/stream"
-	"github.com/toolbus/toolbus/services/internal/jet"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+// none is the content of a file that is not there.
+const none = "(none)"
 
-const tenant = "acme"
+// atOnce is how long a writer or reader may take that comes after a crash. It
+// waits for nobody, so this is only what a busy machine needs.
+const atOnce = 900 * time.Millisecond
 
-// replica is one process's file area.
-func replica(t *testing.T, s *natstest.Server, mod ...func(*Config)) *Area {
-	t.Helper()
-	cfg := Config{Replicas: 1, MaxFileSize: 1 << 30, Quota: 1 << 30, OrphanAge: DefaultOrphanAge, UploadAge: DefaultUploadAge}
-	for _, m := range mod {
-		m(&cfg)
-	}
-	a, err := New(s.Connect(), cfg, telemetry.Discard())
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
-		defer cancel()
-		a.Close(ctx)
-	})
-	return a
+// crashing is a write path: what stands before, what is done, and what that
+// makes of a content.
+type crashing struct {
+	name   string
+	before func(c *crashCase)
+	do     func(c *crashCase, a *Area) error
+	effect func(old string) string
+	// least is the least number of writes of the path, so that a path that takes
+	// another one unnoticed fails.
+	least int
 }
 
-func apply(t *testing.T, a *Area, kind byte, path, content string) Outcome {
-	t.Helper()
-	out, err := a.Apply(t.Context(), tenant, Change{Path: path, Kind: kind, Content: []byte(content), OpID: bus.NewOpID()})
-	if err != nil {
-		t.Fatal(err)
-	}
-	return out
+// crashCase is one path that is crashed after one of its writes.
+type crashCase struct {
+	t      *testing.T
+	s      *natstest.Server
+	tenant string
+	live   *Area // a replica that does not crash
+	upload *message.FileChunks
+	base   string // what stands before
+	lost   string // what an append crashed with before may add to it
 }
 
-func read(t *testing.T, a *Area, path string) string {
-	t.Helper()
-	r, err := a.Read(t.Context(), tenant, message.FileRead{Path: path, Encoding: message.EncodingUTF8})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if !r.Exists {
-		return "(none)"
-	}
-	return *r.Content
+func (c *crashCase) change(a *Area, kind byte, content, op string) error {
+	ch := Change{Path: "f", Kind: kind, Content: []byte(content), OpID: op}
+	_, err := a.Apply(c.t.Context(), c.tenant, ch)
+	return err
 }
 
-func object(t *testing.T, a *Area, path string) string {
-	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+func (c *crashCase) must(kind byte, content string) {
+	c.t.Helper()
+	if err := c.change(c.live, kind, content, bus.NewOpID()); err != nil {
+		c.t.Fatal(err)
+	}
+}
+
+func (c *crashCase) read() string {
+	c.t.Helper()
+	var b strings.Builder
+	for off := int64(0); ; {
+		r, err := c.live.Read(c.t.Context(), c.tenant, message.FileRead{Path: "f", Encoding: message.EncodingUTF8, Offset: off})
+		if err != nil {
+			c.t.Fatal(err)
+		}
+		if !r.Exists {
+			return none
+		}
+		b.WriteString(*r.Content)
+		if off += r.Length; off >= r.Size {
+			return b.String()
+		}
+	}
+}
+
+// object is what any NATS client reads.
+func (c *crashCase) object() string {
+	c.t.Helper()
+	ctx, cancel := context.WithTimeout(c.t.Context(), 5*time.Second)
 	defer cancel()
-	os, err := a.js.ObjectStore(ctx, subject.FilesBucket(tenant))
-	if err != nil {
-		t.Fatal(err)
+	os, err := c.live.js.ObjectStore(ctx, subject.FilesBucket(c.tenant))
+	if errors.Is(err, jetstream.ErrBucketNotFound) {
+		return none
 	}
-	got, err := os.GetString(ctx, path)
 	if err != nil {
-		t.Fatalf("object %s: %v", path, err)
+		c.t.Fatal(err)
+	}
+	got, err := os.GetString(ctx, "f")
+	if errors.Is(err, jetstream.ErrObjectNotFound) {
+		return none
+	}
+	if err != nil {
+		c.t.Fatalf("nats.go's object store: %v", err)
 	}
 	return got
 }
 
-func (a *Area) count(t *testing.T, filter string) uint64 {
-	t.Helper()
-	st, err := a.bucket(tenant).reader.Info(t.Context(), filter)
-	if err != nil {
-		t.Fatal(err)
+// store publishes an upload's chunks in an order.
+func (c *crashCase) store(order ...int) {
+	c.t.Helper()
+	if err := c.live.Open(c.t.Context(), c.tenant, "f", 0); err != nil {
+		c.t.Fatal(err)
 	}
-	var n uint64
-	for _, c := range st.Subjects {
-		n += c
+	id := NewUploadID()
+	var whole string
+	for i := range order {
+		whole += part(i)
 	}
-	return n
+	for _, i := range order {
+		if err := bus.PublishChunk(c.t.Context(), c.live.nc, subject.FilesChunk(c.tenant, id), i, []byte(part(i))); err != nil {
+			c.t.Fatal(err)
+		}
+	}
+	sum := sha256.Sum256([]byte(whole))
+	c.upload = &message.FileChunks{UploadID: id, Chunks: len(order), Size: int64(len(whole)), SHA256: hex.EncodeToString(sum[:])}
 }
 
-// settle waits until the janitor has worked off what is queued.
-func settle(t *testing.T, a *Area) {
-	t.Helper()
-	done := make(chan struct{})
-	a.jan.do(t.Context(), func(context.Context) error { close(done); return nil })
-	<-done
+func (c *crashCase) commitUpload(a *Area, kind byte) error {
+	_, err := a.Apply(c.t.Context(), c.tenant, Change{Path: "f", Kind: kind, Upload: c.upload, OpID: "op"})
+	return err
 }
 
-// orphan stores a chunk behind the tail, as an append that crashed before its
-// metadata does.
-func orphan(t *testing.T, a *Area, path, content string) {
-	t.Helper()
-	b := a.bucket(tenant)
-	rec, err := a.load(t.Context(), b, path)
+// chunkBytes is the chunk size of the servers in these tests.
+const chunkBytes = 4 << 10
+
+func part(i int) string { return strings.Repeat(string(rune('a'+i)), 100) + "\n" }
+
+func uploaded() string { return part(0) + part(1) + part(2) }
+
+var long = strings.Repeat("0123456789abcde\n", 5*chunkBytes/32) // three chunks
+
+func appends(s string) func(string) string {
+	return func(old string) string { return strings.TrimPrefix(old, none) + s }
+}
+
+func replaces(s string) func(string) string { return func(string) string { return s } }
+
+func same(old string) string { return old }
+
+func (c *crashCase) old() { c.must(record.KindOverwrite, "old\n") }
+
+func change(kind byte, content string) func(*crashCase, *Area) error {
+	return func(c *crashCase, a *Area) error { return c.change(a, kind, content, "op") }
+}
+
+// crashPaths are all write paths. A new one belongs here.
+var crashPaths = []crashing{
+	{"create", nil, change(record.KindCreate, "new\n"), replaces("new\n"), 3}, // the tenant's stream, chunk, metadata
+	{"write", nil, change(record.KindOverwrite, long), replaces(long), 5},
+	{"overwrite", (*crashCase).old, change(record.KindOverwrite, "new\n"), replaces("new\n"), 4},
+	{"overwrite with much", (*crashCase).old, change(record.KindOverwrite, long), replaces(long), 6},
+	{"overwrite with nothing", (*crashCase).old, change(record.KindOverwrite, ""), replaces(""), 3},
+	{"first append", nil, change(record.KindAppend, "new\n"), appends("new\n"), 3},
+	{"append", (*crashCase).old, change(record.KindAppend, "new\n"), appends("new\n"), 3},
+	{"append nothing", (*crashCase).old, change(record.KindAppend, ""), appends(""), 2},
+	{"append much", (*crashCase).old, change(record.KindAppend, long), appends(long), 9},
+	{"append to another client's object", func(c *crashCase) {
+		os, err := c.live.js.CreateObjectStore(c.t.Context(), jetstream.ObjectStoreConfig{Bucket: subject.FilesBucket(c.tenant)})
+		if err == nil {
+			_, err = os.PutString(c.t.Context(), "f", "old\n")
+		}
+		if err != nil {
+			c.t.Fatal(err)
+		}
+	}, change(record.KindAppend, "new\n"), appends("new\n"), 6},
+	{"grouped appends", (*crashCase).old, func(c *crashCase, a *Area) error {
+		var group []*pending
+		for i := range 3 {
+			op := fmt.Sprint("op", i)
+			ch := Change{Path: "f", Kind: record.KindAppend, Content: []byte(part(i)), OpID: op}
+			group = append(group, &pending{Change: ch, key: record.KeyOf(op), done: make(chan struct{})})
+		}
+		a.commit(a.bucket(c.tenant), group)
+		return errors.Join(group[0].err, group[1].err, group[2].err)
+	}, appends(uploaded()), 3},
+	{"delete", (*crashCase).old, change(record.KindDelete, ""), replaces(none), 3},
+	{"upload", func(c *crashCase) { c.store(0, 1, 2) },
+		func(c *crashCase, a *Area) error { return c.commitUpload(a, record.KindOverwrite) }, replaces(uploaded()), 2},
+	{"upload in disorder", func(c *crashCase) { c.store(2, 0, 1) },
+		func(c *crashCase, a *Area) error { return c.commitUpload(a, record.KindOverwrite) }, replaces(uploaded()), 6},
+	{"upload over a file", func(c *crashCase) { c.old(); c.store(0, 1, 2) },
+		func(c *crashCase, a *Area) error { return c.commitUpload(a, record.KindOverwrite) }, replaces(uploaded()), 4},
+	{"upload to append", func(c *crashCase) { c.old(); c.store(0, 1, 2) },
+		func(c *crashCase, a *Area) error { return c.commitUpload(a, record.KindAppend) }, appends(uploaded()), 7},
+	{"upload in disorder to append", func(c *crashCase) { c.old(); c.store(1, 2, 0) },
+		func(c *crashCase, a *Area) error { return c.commitUpload(a, record.KindAppend) }, appends(uploaded()), 10},
+	{"finish an append", func(c *crashCase) { c.old(); c.unfinished("lost\n", 1) },
+		change(record.KindAppend, "new\n"), appends("new\n"), 5},
+	{"finish an append of much", func(c *crashCase) { c.old(); c.unfinished(long, 2) },
+		change(record.KindAppend, "new\n"), appends("new\n"), 7},
+	{"remove an append that missed", func(c *crashCase) {
+		c.old()
+		c.unfinished("missed\n", 1)
+		c.refence()
+	}, change(record.KindAppend, "new\n"), appends("new\n"), 4},
+	{"remove what is no append", func(c *crashCase) { c.old(); c.stray() }, change(record.KindAppend, "new\n"), appends("new\n"), 6},
+	{"overwrite an append under way", func(c *crashCase) { c.old(); c.unfinished("lost\n", 1) },
+		change(record.KindOverwrite, "new\n"), replaces("new\n"), 4},
+	{"sweep", func(c *crashCase) {
+		c.old()
+		c.must(record.KindAppend, "more\n")
+		c.unfinished("lost\n", 1)
+		c.store(0, 1)
+		if _, err := c.live.prepare(c.t.Context(), c.live.bucket(c.tenant), []byte("orphan")); err != nil {
+			c.t.Fatal(err)
+		}
+	}, func(c *crashCase, a *Area) error {
+		return a.later(func() error { return a.sweep(c.t.Context(), a.bucket(c.tenant)) })
+	}, same, 4},
+}
+
+// unfinished leaves the first n chunks of an append behind the tail, as a writer
+// does that crashes there. Whether that append happens is open.
+func (c *crashCase) unfinished(content string, n int) {
+	c.t.Helper()
+	c.lost = content
+	a, b := c.live, c.live.bucket(c.tenant)
+	rec, err := a.load(c.t.Context(), b, "f")
 	if err != nil {
-		t.Fatal(err)
+		c.t.Fatal(err)
 	}
-	h, err := rec.Hash()
+	p, err := grow(rec)
 	if err != nil {
-		t.Fatal(err)
+		c.t.Fatal(err)
 	}
-	p := &prepared{id: rec.ID, size: rec.Size, chunks: rec.Chunks, tail: rec.Tail, hash: h}
-	if err := a.add(t.Context(), b, p, []byte(content)); err != nil {
-		t.Fatal(err)
+	op := Change{Path: "f", Kind: record.KindAppend, Content: []byte(content), OpID: "lost"}
+	w := &writer{a: a, b: b, group: []*pending{{Change: op, key: record.KeyOf(op.OpID), done: make(chan struct{})}}}
+	g := record.Group{Base: rec.Revision, Count: 1}
+	_, g.Ops = w.plan(rec)
+	whole, err := w.stage(c.t.Context(), &g)
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	for g.Index = range n {
+		part := whole
+		if whole == nil {
+			part = []byte(content)[g.Index*a.ChunkSize():][:a.ChunkSize()]
+		}
+		if err := a.addChunk(c.t.Context(), b, p, part, g.Seal(rec.Key)); err != nil {
+			c.t.Fatal(err)
+		}
 	}
 }
 
-// A crash between the chunks of an append and its metadata: the old content is
-// served, and the next change repairs the file.
-func TestCrashBeforeMetadata(t *testing.T) {
-	for name, next := range map[string]struct {
-		kind byte
-		want string
-	}{
-		"append": {record.KindAppend, "one\nthree\n"}, "overwrite": {record.KindOverwrite, "three\n"}, "delete": {record.KindDelete, "(none)"},
-	} {
-		t.Run(name, func(t *testing.T) {
-			s := natstest.Start(t)
-			crashed, a := replica(t, s), replica(t, s)
-			apply(t, crashed, record.KindAppend, "log", "one\n")
-			orphan(t, crashed, "log", "two\n")
-			orphanOp := Change{Path: "log", Kind: record.KindAppend, Content: []byte("two\n"), OpID: "lost"}
-			if got := read(t, a, "log"); got != "one\n" {
-				t.Fatalf("read %q", got)
-			}
-			if r, err := a.Stat(t.Context(), tenant, "log"); err != nil || r.Size != 4 {
-				t.Fatalf("stat %+v, %v", r, err)
-			}
-			apply(t, a, next.kind, "log", "three\n")
-			if got := read(t, a, "log"); got != next.want {
-				t.Fatalf("read %q, want %q", got, next.want)
-			}
-			// The client of the crashed append tries again: it happens, once.
-			for range 2 {
-				if _, err := a.Apply(t.Context(), tenant, orphanOp); err != nil {
-					t.Fatal(err)
+// refence commits the version again, so that an append to it has missed.
+func (c *crashCase) refence() {
+	c.t.Helper()
+	b := c.live.bucket(c.tenant)
+	rec, err := c.live.load(c.t.Context(), b, "f")
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	c.lost = ""
+	if err := c.live.fence(c.t.Context(), b, rec, nil); !errors.Is(err, errAgain) {
+		c.t.Fatal(err)
+	}
+}
+
+// stray publishes a chunk behind the tail as a client can.
+func (c *crashCase) stray() {
+	c.t.Helper()
+	rec, err := c.live.load(c.t.Context(), c.live.bucket(c.tenant), "f")
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	if err := bus.PublishChunk(c.t.Context(), c.live.nc, subject.FilesChunk(c.tenant, rec.ID), 1, []byte("stray\n")); err != nil {
+		c.t.Fatal(err)
+	}
+}
+
+// What comes after the crash.
+var crashNext = []struct {
+	name   string
+	kind   byte // 0: nothing but the retry
+	effect func(string) string
+}{
+	{"nothing", 0, same},
+	{"append", record.KindAppend, appends("next\n")},
+	{"append much", record.KindAppend, appends(long + "next\n")},
+	{"overwrite", record.KindOverwrite, replaces("next\n")},
+	{"delete", record.KindDelete, replaces(none)},
+}
+
+// Every write path is crashed after every single write to the server's storage,
+// the last included; the wire tells how many there are. Whatever comes next goes
+// on at once, finds the old content or the new one, and a retry of what crashed
+// happens once.
+func TestCrashAfterEveryWrite(t *testing.T) {
+	s := natstest.Start(t, func(o *server.Options) { o.MaxPayload = chunkBytes + 8<<10 })
+	live := replica(t, s)
+	cases := 0
+	for _, path := range crashPaths {
+		t.Run(path.name, func(t *testing.T) {
+			start := func(n int) (c *crashCase, writes int) {
+				t.Helper()
+				cases++
+				c = &crashCase{t: t, s: s, tenant: fmt.Sprint("t", cases), live: live}
+				if path.before != nil {
+					path.before(c)
+					settle(t, live)
 				}
+				c.base = c.read()
+				return c, c.crash(path, n)
 			}
-			want := strings.TrimPrefix(next.want, "(none)") + "two\n"
-			if got := object(t, a, "log"); got != want {
-				t.Fatalf("object %q, want %q", got, want)
+			c, writes := start(0)
+			if writes < path.least {
+				t.Fatalf("the path makes %d writes, known are %d", writes, path.least)
 			}
-			settle(t, a)
-			if n := a.count(t, a.bucket(tenant).metas()); n != 1 {
-				t.Errorf("%d metadata messages stand", n)
+			if got := c.read(); !slices.ContainsFunc(c.starts(), func(start string) bool { return got == path.effect(start) }) {
+				t.Fatalf("without a crash: %.200q", got)
+			}
+			for n := range writes {
+				for i, next := range crashNext {
+					if !everyNext && i != 0 && i != 1+(n+len(path.name))%(len(crashNext)-1) {
+						continue
+					}
+					c, _ := start(n + 1)
+					c.after(fmt.Sprintf("crashed after write %d of %d, then %s", n+1, writes, next.name), path, next.kind, next.effect)
+				}
 			}
 		})
 	}
+	t.Logf("%d crashes", cases)
 }
 
-// An append whose chunk a repair removed because it was slow does not commit
-// what is gone.
-func TestSlowAppendIsFencedOff(t *testing.T) {
-	s := natstest.Start(t)
-	slow, a := replica(t, s), replica(t, s)
-	apply(t, a, record.KindAppend, "log", "one\n")
-	b := slow.bucket(tenant)
-	rec, err := slow.load(t.Context(), b, "log")
+// crash runs the path on a replica that dies after n writes; 0 lets it live. It
+// returns how many it made.
+func (c *crashCase) crash(path crashing, n int) int {
+	c.t.Helper()
+	d := &cutter{}
+	nc := c.s.Connect(d.option())
+	a, err := New(nc, testConfig(), telemetry.Discard())
 	if err != nil {
-		t.Fatal(err)
+		c.t.Fatal(err)
 	}
-	h, _ := rec.Hash()
-	p := &prepared{id: rec.ID, size: rec.Size, chunks: rec.Chunks, tail: rec.Tail, hash: h}
-	if err := slow.add(t.Context(), b, p, []byte("slow\n")); err != nil {
-		t.Fatal(err)
+	if n == 0 {
+		d.conn.arm(-1)
+		if err := path.do(c, a); err != nil {
+			c.t.Fatal(err)
+		}
+		a.Close(c.t.Context())
+		return d.conn.count()
 	}
-	apply(t, a, record.KindAppend, "log", "two\n") // takes it for dead
-	next, err := p.record()
-	if err != nil {
-		t.Fatal(err)
+	d.conn.arm(n)
+	ended := make(chan struct{})
+	go func() { defer close(ended); _ = path.do(c, a) }() // nobody hears what it says
+	defer func() { nc.Close(); <-ended }()
+	select {
+	case <-d.conn.done:
+	case <-time.After(20 * time.Second):
+		c.t.Fatalf("write %d never came", n)
 	}
-	next.Path = "log"
-	if _, err := slow.store(t.Context(), b, next, rec.Revision); !errors.Is(err, jet.ErrRevision) {
-		t.Fatalf("the slow append committed: %v", err)
-	}
-	if got := object(t, a, "log"); got != "one\ntwo\n" {
-		t.Errorf("%q", got)
-	}
-	// Its next attempt lands.
-	apply(t, slow, record.KindAppend, "log", "slow\n")
-	if got := object(t, a, "log"); got != "one\ntwo\nslow\n" {
-		t.Errorf("%q", got)
-	}
+	gone, cancel := context.WithCancel(context.Background())
+	cancel()
+	a.Close(gone)
+	return d.conn.count()
 }
 
-// A writer of an overwrite that crashed after its chunks leaves nothing that
-// anybody sees, and the sweep removes it, but not before it is old.
-func TestSweep(t *testing.T) {
-	s := natstest.Start(t)
-	a := replica(t, s)
-	apply(t, a, record.KindOverwrite, "f", "one")
-	apply(t, a, record.KindAppend, "log", "one\n")
-	apply(t, a, record.KindAppend, "log", "two\n")
-	apply(t, a, record.KindOverwrite, "gone", "x")
-	apply(t, a, record.KindDelete, "gone", "")
-	settle(t, a)
-	b := a.bucket(tenant)
-	if _, err := a.prepare(t.Context(), b, []byte("lost")); err != nil {
-		t.Fatal(err)
-	}
-	orphan(t, a, "log", "lost\n")
-	// An upload under way, one that was committed, and a superseded metadata message.
-	upload := func(id, content string) {
+// after checks what a crash left, with a replica that lives.
+func (c *crashCase) after(what string, path crashing, kind byte, effect func(string) string) {
+	c.t.Helper()
+	t := c.t
+	begin := time.Now()
+	prompt := func(who string) {
 		t.Helper()
-		if err := bus.PublishChunk(t.Context(), a.nc, subject.FilesChunk(tenant, id), 0, []byte(content)); err != nil {
-			t.Fatal(err)
+		if took := time.Since(begin); took > atOnce {
+			t.Errorf("%s: the next %s took %v", what, who, took)
+		}
+		begin = time.Now()
+	}
+	found := c.read()
+	prompt("reader")
+	ends := c.ends(found, path, same)
+	if ends == nil {
+		t.Fatalf("%s: read %.200q", what, found)
+	}
+	if kind != 0 {
+		content := strings.TrimPrefix(effect(""), none)
+		if err := c.change(c.live, kind, content, "next"); err != nil {
+			t.Fatalf("%s: the next writer: %v", what, err)
+		}
+		prompt("writer")
+		found = c.read()
+		if ends = c.ends(found, path, effect); ends == nil {
+			t.Fatalf("%s: after the next writer: %.200q", what, found)
+		}
+		if got := c.object(); got != found {
+			t.Fatalf("%s: nats.go reads %.200q, we read %.200q", what, got, found)
 		}
 	}
-	upload("running", "abc")
-	upload("done", "abc")
-	u := &message.FileChunks{UploadID: "done", Chunks: 1, Size: 3, SHA256: "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"}
-	if _, err := a.Apply(t.Context(), tenant, Change{Path: "u", Kind: record.KindCreate, Upload: u, OpID: "u"}); err != nil {
-		t.Fatal(err)
+	for try := range 2 {
+		err := path.do(c, c.live)
+		got := c.read()
+		refused := path.name == "create" && errors.Is(err, errcode.Conflict) && found != none
+		if err != nil && !refused || !slices.Contains(ends, got) && !refused {
+			t.Fatalf("%s: retry %d: %v, read %.200q, want %.200q", what, try, err, got, ends)
+		}
+		ends = []string{got}
 	}
-	rec, err := a.load(t.Context(), b, "f")
-	if err != nil {
-		t.Fatal(err)
+	if got, want := c.object(), c.read(); got != want {
+		t.Fatalf("%s: nats.go reads %.200q, we read %.200q", what, got, want)
 	}
-	if _, err := a.store(t.Context(), b, rec, rec.Revision); err != nil {
-		t.Fatal(err)
+	c.clean(what)
+}
+
+// starts are the contents that the path may have started from.
+func (c *crashCase) starts() []string {
+	if c.lost == "" {
+		return []string{c.base}
 	}
-	intact := func() {
-		t.Helper()
-		for path, want := range map[string]string{"f": "one", "log": "one\ntwo\n", "u": "abc", "gone": "(none)"} {
-			if got := read(t, a, path); got != want {
-				t.Errorf("%s is %q, want %q", path, got, want)
+	return []string{c.base, appends(c.lost)(c.base)}
+}
+
+// ends are the contents that a file may have in the end which now has content
+// found, when next has happened and the path is done once, by its crashed writer
+// or by the retry. None: found cannot be.
+func (c *crashCase) ends(found string, path crashing, next func(string) string) []string {
+	var out []string
+	for _, start := range c.starts() {
+		if found == next(path.effect(start)) {
+			out = append(out, found)
+		}
+		if found == next(start) {
+			out = append(out, path.effect(found))
+			if next("x") == "x" { // the retry may find the other start
+				for _, start := range c.starts() {
+					out = append(out, path.effect(start))
+				}
 			}
 		}
 	}
-	before := a.count(t, b.chunks())
-	if err := a.Sweep(t.Context()); err != nil {
-		t.Fatal(err)
+	return out
+}
+
+// clean checks that a later sweep leaves what the file is made of, and no more.
+func (c *crashCase) clean(what string) {
+	c.t.Helper()
+	want := c.read()
+	settle(c.t, c.live)
+	b := c.live.bucket(c.tenant)
+	if err := c.live.later(func() error { return c.live.sweep(c.t.Context(), b) }); err != nil {
+		c.t.Fatalf("%s: sweep: %v", what, err)
 	}
-	intact()
-	if n := a.count(t, b.chunks()); n != before || n != 7 {
-		t.Errorf("the sweep left %d chunks of %d: all are young", n, before)
+	settle(c.t, c.live)
+	rec, err := c.live.load(c.t.Context(), b, "f")
+	if err != nil {
+		c.t.Fatal(err)
 	}
-	if n := a.count(t, b.metas()); n != 4 {
-		t.Errorf("%d metadata messages stand, want 3 files and a delete marker", n)
+	left, err := b.reader.Info(c.t.Context(), ">")
+	if err != nil {
+		c.t.Fatal(err)
 	}
-	later := time.Now().Add(3 * time.Hour)
-	a.now = func() time.Time { return later }
-	if err := a.Sweep(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	settle(t, a)
-	intact()
-	if n := a.count(t, b.chunks()); n != 4 {
-		t.Errorf("%d chunks stand, want those of the files", n)
-	}
-	if n := a.count(t, b.metas()); n != 3 {
-		t.Errorf("%d metadata messages stand, want 3", n)
-	}
-	if n := a.count(t, b.claims()); n != 0 {
-		t.Errorf("%d claims stand", n)
-	}
-	for path, want := range map[string]string{"f": "one", "log": "one\ntwo\n", "u": "abc"} {
-		if got := object(t, a, path); got != want {
-			t.Errorf("object %s is %q, want %q", path, got, want)
+	var chunks, others uint64
+	for subject, n := range left.Subjects {
+		switch {
+		case rec.Exists() && subject == b.chunk(rec.ID):
+			chunks = n
+		case subject != b.meta("f"):
+			others += n
 		}
 	}
-	// An upload that waited too long cannot be committed any more.
-	a.now = time.Now
-	upload("late", "abc")
-	a.now = func() time.Time { return later }
-	u = &message.FileChunks{UploadID: "late", Chunks: 1, Size: 3, SHA256: u.SHA256}
-	if _, err := a.Apply(t.Context(), tenant, Change{Path: "v", Kind: record.KindCreate, Upload: u, OpID: "v"}); !errors.Is(err, errcode.NotFound) {
-		t.Errorf("an expired upload: %v", err)
+	if want == none && (rec.Exists() || chunks > 0) || want != none && chunks != uint64(rec.Chunks) || others > 0 || left.Subjects[b.meta("f")] > 1 {
+		c.t.Errorf("%s: the file has %d chunks, stored are %v", what, rec.Chunks, left.Subjects)
+	}
+	if got := c.object(); got != want || c.read() != want {
+		c.t.Errorf("%s: after a sweep: %.200q, want %.200q", what, got, want)
 	}
 }
 
-// Objects that another NATS client wrote are read, and copied by an append.
-func TestForeignObject(t *testing.T) {
-	s := natstest.Start(t)
-	a := replica(t, s)
-	os, err := a.js.CreateObjectStore(t.Context(), jetstream.ObjectStoreConfig{Bucket: subject.FilesBucket(tenant)})
-	if err != nil {
-		t.Fatal(err)
-	}
-	content := strings.Repeat("0123456789", 30_000)
-	if _, err := os.PutString(t.Context(), "f", content); err != nil {
-		t.Fatal(err)
-	}
-	if got := read(t, a, "f"); got != content {
-		t.Fatalf("read %d bytes", len(got))
-	}
-	a.bucket(tenant).ready = true // the stream keeps its own configuration
-	apply(t, a, record.KindAppend, "f", "more")
-	if got := object(t, a, "f"); got != content+"more" {
-		t.Errorf("object of %d bytes", len(got))
-	}
-}
-
-// A version that is replaced while it is read is reported, never mixed up.
-func TestVanishedVersion(t *testing.T) {
-	s := natstest.Start(t)
-	a := replica(t, s)
-	apply(t, a, record.KindOverwrite, "f", strings.Repeat("a", 3*maxChunk))
-	b := a.bucket(tenant)
-	rec, err := a.load(t.Context(), b, "f")
-	if err != nil {
-		t.Fatal(err)
-	}
-	apply(t, a, record.KindOverwrite, "f", "new")
-	settle(t, a)
-	err = a.scan(t.Context(), b, rec, 10, 100, func([]byte) error { return nil })
-	if !errors.Is(err, errVanished) {
-		t.Errorf("got %v", err)
-	}
-	// Chunks lost although the metadata names them are a fault, said as such.
-	rec, err = a.load(t.Context(), b, "f")
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := b.reader.Purge(t.Context(), b.chunk(rec.ID)); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := a.Read(t.Context(), tenant, message.FileRead{Path: "f"}); !errors.Is(err, errcode.Internal) {
-		t.Errorf("got %v", err)
-	}
-	if _, err := a.Apply(t.Context(), tenant, Change{Path: "f", Kind: record.KindAppend, Content: []byte("x"), OpID: "x"}); !errors.Is(err, errcode.Internal) {
-		t.Errorf("got %v", err)
-	}
-}
-
-// Ranges of a file of many chunks, over two replicas that learn where chunks are.
-func TestRanges(t *testing.T) {
-	s := natstest.Start(t)
-	replicas := []*Area{replica(t, s), replica(t, s)}
-	var want []byte
-	for i := range 60 {
-		part := fmt.Sprintf("<%d %s>", i, strings.Repeat("x", i*7%50))
-		apply(t, replicas[i%2], record.KindAppend, "f", part)
-		want = append(want, part...)
-	}
-	for i := 0; i < len(want); i += 13 {
-		for _, n := range []int64{0, 1, 40, 400} {
-			end := min(i+int(n), len(want))
-			r, err := replicas[i%2].Read(t.Context(), tenant, message.FileRead{Path: "f", Offset: int64(i), Length: &n})
-			if err != nil || *r.Content != string(want[i:end]) || r.Length != int64(end-i) {
-				t.Fatalf("%d bytes from %d: %+v, %v", n, i, r, err)
-			}
-		}
-	}
-	if got := object(t, replicas[0], "f"); !bytes.Equal([]byte(got), want) {
-		t.Errorf("%q", got)
-	}
-}
-
-// What a client puts into the headers of its chunks does not lead a read astray.
-func TestForgedHeaders(t *testing.T) {
-	s := natstest.Start(t)
-	a := replica(t, s)
-	apply(t, a, record.KindOverwrite, "f", "victim")
-	b := a.bucket(tenant)
-	m := nats.NewMsg(subject.FilesChunk(tenant, "up"))
-	m.Data = []byte("abc")
-	for k, v := range map[string]string{
-		"Nats-Sequence": "1", "Nats-Subject": "elsewhere", "Nats-Time-Stamp": "2001-01-01T00:00:00Z", "Nats-Num-Pending": "0", message.HeaderChunk: "0",
-	} {
-		m.Header.Set(k, v)
-	}
-	if _, err := a.nc.RequestMsgWithContext(t.Context(), m); err != nil {
-		t.Fatal(err)
-	}
-	var got []stream.Msg
-	if err := b.reader.Walk(t.Context(), b.chunk("up"), 0, 0, func(m stream.Msg) error { got = append(got, m); return nil }); err != nil {
-		t.Fatal(err)
-	}
-	if len(got) != 1 || got[0].Seq == 1 || got[0].Subject != b.chunk("up") || time.Since(got[0].Time) > time.Hour {
-		t.Errorf("walked %+v", got)
-	}
+// later runs f when all that is there now is old.
+func (a *Area) later(f func() error) error {
+	now := a.now
+	defer func() { a.now = now }()
+	a.now = func() time.Time { return now().Add(3 * time.Hour) }
+	return f()
 }

@@ -57,11 +57,9 @@ type laneKey struct{ tenant, path string }
 // appends that queued up meanwhile are committed together.
 type lane struct{ queue []*pending }
 
-// Most that one commit takes together.
-const (
-	groupBytes = 4 << 20
-	groupCount = record.MaxOps / 2
-)
+// groupCount is the most appends that one commit takes together; their content
+// must fit one chunk.
+const groupCount = record.MaxOps / 2
 
 // Apply makes a change and returns when it is committed or refused. When ctx
 // ends first, the change may still happen; a retry with its OpID finds out.
@@ -91,7 +89,7 @@ func (a *Area) work(k laneKey, l *lane) {
 	b := a.bucket(k.tenant)
 	for {
 		a.mu.Lock()
-		group := take(l)
+		group := take(l, a.ChunkSize())
 		if len(group) == 0 {
 			delete(a.lanes, k)
 			a.mu.Unlock()
@@ -102,8 +100,9 @@ func (a *Area) work(k laneKey, l *lane) {
 	}
 }
 
-// take removes the next changes to commit together: one, or a run of appends.
-func take(l *lane) []*pending {
+// take removes the next changes to commit together: one, or a run of appends
+// of at most so many bytes.
+func take(l *lane, most int) []*pending {
 	if len(l.queue) == 0 {
 		return nil
 	}
@@ -112,7 +111,7 @@ func take(l *lane) []*pending {
 	if mergeable(l.queue[0]) {
 		for _, p := range l.queue[1:] {
 			bytes += len(p.Content)
-			if !mergeable(p) || keys[p.key] || bytes > groupBytes || n == groupCount {
+			if !mergeable(p) || keys[p.key] || bytes > most || n == groupCount {
 				break
 			}
 			keys[p.key] = true

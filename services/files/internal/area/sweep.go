@@ -14,8 +14,9 @@ import (
 
 // Sweep removes what crashes and abandoned uploads left behind in every
 // tenant's store, once it is older than OrphanAge: chunks that no file names,
-// superseded metadata, delete markers and claims. Chunks that a file names are
-// never touched. Replicas may sweep at the same time.
+// superseded metadata, delete markers and claims. Appends that were not finished
+// it finishes, however young. Chunks that a file names are never touched.
+// Replicas may sweep at the same time.
 func (a *Area) Sweep(ctx context.Context) error {
 	const prefix = "OBJ_"
 	var errs []error
@@ -46,6 +47,12 @@ func (a *Area) sweep(ctx context.Context, b *bucket) error {
 	if err != nil {
 		return err
 	}
+	// Appends that crashed are finished before what they are finished from goes.
+	for _, r := range dirty {
+		if err := a.finishTail(ctx, b, r); err != nil && !errors.Is(err, errAgain) {
+			return err
+		}
+	}
 	removed := 0
 	for s := range chunks.Subjects {
 		if named[b.chunkID(s)] {
@@ -67,15 +74,6 @@ func (a *Area) sweep(ctx context.Context, b *bucket) error {
 	}
 	if removed > 0 {
 		a.log.Info("removed chunks that no file names", "tenant", b.tenant, "ids", removed)
-	}
-	for _, r := range dirty {
-		last, err := b.reader.Last(ctx, b.chunk(r.ID))
-		if err == nil && last.Seq > r.Tail && last.Time.Before(old) {
-			err = a.repairTail(ctx, b, r)
-		}
-		if err != nil && !errors.Is(err, errAgain) && !errors.Is(err, stream.ErrNone) {
-			return err
-		}
 	}
 	return b.reader.Walk(ctx, b.claims(), 0, 0, func(m stream.Msg) error {
 		// Longer than its chunks could be committed a second time.
@@ -110,7 +108,7 @@ func (a *Area) sweepMetadata(ctx context.Context, b *bucket, old time.Time, chun
 		switch {
 		case r.Exists():
 			named[r.ID] = true
-			if r.State != nil && chunks[b.chunk(r.ID)] > uint64(r.Chunks) {
+			if r.Growable() && chunks[b.chunk(r.ID)] > uint64(r.Chunks) {
 				dirty = append(dirty, r)
 			}
 		case r.Modified.Before(old):

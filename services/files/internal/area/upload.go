@@ -12,6 +12,7 @@ import (
 
 	"github.com/toolbus/toolbus/contracts/errcode"
 	"github.com/toolbus/toolbus/contracts/message"
+	"github.com/toolbus/toolbus/services/files/internal/record"
 	"github.com/toolbus/toolbus/services/files/internal/stream"
 	"github.com/toolbus/toolbus/services/internal/jet"
 )
@@ -52,7 +53,7 @@ func (a *Area) prepareUpload(ctx context.Context, b *bucket, u *message.FileChun
 	if err != nil {
 		return nil, err
 	}
-	p := &prepared{id: u.UploadID, hash: sha256.New(), tail: last.Seq}
+	p := &prepared{id: u.UploadID, key: record.NewKey(), hash: sha256.New(), tail: last.Seq}
 	at := make(map[int]uint64, min(u.Chunks, 4096))
 	inOrder := true
 	var stored int64
@@ -68,7 +69,7 @@ func (a *Area) prepareUpload(ctx context.Context, b *bucket, u *message.FileChun
 			inOrder = false
 			return nil
 		}
-		if _, twice := at[n]; twice || n != p.chunks || len(m.Data) == 0 {
+		if _, twice := at[n]; twice || n != p.chunks || len(m.Data) == 0 || len(m.Data) > a.ChunkSize() {
 			inOrder = false
 		}
 		at[n] = m.Seq
@@ -78,7 +79,7 @@ func (a *Area) prepareUpload(ctx context.Context, b *bucket, u *message.FileChun
 		}
 		return nil
 	}
-	if err := a.walkTo(ctx, b, u.UploadID, last.Seq, visit); err != nil {
+	if err := a.walkTo(ctx, b, u.UploadID, 1, last.Seq, visit); err != nil {
 		return nil, err
 	}
 	for i := range u.Chunks {
@@ -110,10 +111,10 @@ func checkDigest(p *prepared, u *message.FileChunks) error {
 	return nil
 }
 
-// walkTo walks the chunks of an id up to sequence last, which is known to be
-// stored; a replica that is behind is given a moment.
-func (a *Area) walkTo(ctx context.Context, b *bucket, id string, last uint64, visit func(stream.Msg) error) error {
-	var seen uint64
+// walkTo walks the chunks of an id from a sequence up to sequence last, which is
+// known to be stored; a replica that is behind is given a moment.
+func (a *Area) walkTo(ctx context.Context, b *bucket, id string, from, last uint64, visit func(stream.Msg) error) error {
+	seen := from - 1
 	for try := range 10 {
 		err := b.reader.Walk(ctx, b.chunk(id), seen+1, 0, func(m stream.Msg) error {
 			seen = m.Seq

@@ -25,6 +25,7 @@ const (
 	keyTail  = "toolbus-tail"         // sequence of the last chunk
 	keyBorn  = "toolbus-born"         // revision that first named this chunk id; left out in that revision itself
 	keyOps   = "toolbus-ops"          // recent operations, see Op
+	keyKey   = "toolbus-key"          // secret of the chunk id, see Group
 )
 
 // Record is a file's metadata as it stands at one revision.
@@ -40,9 +41,10 @@ type Record struct {
 	Tail   uint64 // sequence of the last chunk; 0: no chunks
 	Born   uint64 // revision that first named ID
 	Digest []byte // SHA-256 of the content
+	Key    string // secret of ID
 
 	// State is the running hash; nil when the object was written by another
-	// client, which an append must copy first.
+	// client.
 	State []byte
 	Ops   []Op // oldest first
 }
@@ -57,6 +59,10 @@ func (r *Record) Current() uint64 {
 	}
 	return r.Revision
 }
+
+// Growable tells whether an append can add chunks under ID. The content of a
+// file that another client wrote must be copied first.
+func (r *Record) Growable() bool { return r.State != nil && r.Key != "" }
 
 // SHA256 is the content's digest in lower-case hex.
 func (r *Record) SHA256() string { return hex.EncodeToString(r.Digest) }
@@ -98,6 +104,9 @@ func (r *Record) Encode(bucket string) ([]byte, error) {
 		info.Digest = digestPrefix + base64.URLEncoding.EncodeToString(r.Digest)
 		info.Metadata[keyState] = base64.RawStdEncoding.EncodeToString(r.State)
 		info.Metadata[keyTail] = strconv.FormatUint(r.Tail, 10)
+		if r.Key != "" {
+			info.Metadata[keyKey] = r.Key
+		}
 		if r.Born > 0 {
 			info.Metadata[keyBorn] = strconv.FormatUint(r.Born, 10)
 		}
@@ -125,6 +134,7 @@ func Decode(data []byte, revision uint64, modified time.Time) (*Record, error) {
 	if b, err := strconv.ParseUint(info.Metadata[keyBorn], 10, 64); err == nil {
 		r.Born = b
 	}
+	r.Key = info.Metadata[keyKey]
 	r.Ops = unpackOps(info.Metadata[keyOps], revision)
 	// An unreadable state is none: the next append copies the file and makes one.
 	if s, err := base64.RawStdEncoding.DecodeString(info.Metadata[keyState]); err == nil && len(s) > 0 {

@@ -1,0 +1,5 @@
+//go:build faults
+
+package area
+
+const everyNext = true
