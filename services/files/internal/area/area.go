@@ -61,13 +61,14 @@ const (
 
 // Area serves the files of all tenants. Close it.
 type Area struct {
-	nc    *nats.Conn
-	js    jetstream.JetStream
-	cfg   Config
-	log   telemetry.Logger
-	now   func() time.Time
-	index *index
-	jan   *janitor
+	nc     *nats.Conn
+	js     jetstream.JetStream
+	cfg    Config
+	log    telemetry.Logger
+	now    func() time.Time
+	index  *index
+	memory memory
+	jan    *janitor
 
 	base   context.Context
 	cancel context.CancelFunc
@@ -140,8 +141,12 @@ func (b *bucket) metas() string           { return "$O." + b.name + ".M.>" }
 func (b *bucket) chunk(id string) string  { return "$O." + b.name + ".C." + id }
 func (b *bucket) chunks() string          { return b.chunk("*") }
 func (b *bucket) chunkID(s string) string { return strings.TrimPrefix(s, b.chunk("")) }
-func (b *bucket) claim(id string) string  { return "$O." + b.name + ".U." + id }
-func (b *bucket) claims() string          { return b.claim("*") }
+func (b *bucket) page(path string) string {
+	return "$O." + b.name + ".P." + base64.URLEncoding.EncodeToString([]byte(path))
+}
+func (b *bucket) pages() string          { return "$O." + b.name + ".P.*" }
+func (b *bucket) claim(id string) string { return "$O." + b.name + ".U." + id }
+func (b *bucket) claims() string         { return b.claim("*") }
 
 // ensure makes the tenant's stream.
 func (a *Area) ensure(ctx context.Context, b *bucket) error {
@@ -164,7 +169,7 @@ func (a *Area) streamConfig(b *bucket) jetstream.StreamConfig {
 	c := jetstream.StreamConfig{
 		Name:        b.reader.Name,
 		Description: "Toolbus files of " + b.tenant,
-		Subjects:    []string{b.chunk(">"), b.metas(), b.claims(), subject.FilesChunk(b.tenant, "*")},
+		Subjects:    []string{b.chunk(">"), b.metas(), b.pages(), b.claims(), subject.FilesChunk(b.tenant, "*")},
 		SubjectTransform: &jetstream.SubjectTransformConfig{
 			Source: subject.FilesChunk(b.tenant, "*"), Destination: b.chunk("{{wildcard(1)}}"),
 		},

@@ -65,7 +65,9 @@ func (w *writer) try(ctx context.Context) error {
 		return err
 	}
 	known := len(w.group)
-	w.answerKnown(rec)
+	if err := w.answerKnown(ctx, rec); err != nil {
+		return err
+	}
 	if known -= len(w.group); known == 0 && w.left.id != "" && w.left.id != rec.ID {
 		w.dropLeft(ctx)
 	}
@@ -96,11 +98,13 @@ func (w *writer) try(ctx context.Context) error {
 }
 
 // answerKnown gives a retry the first answer and takes it out of the group.
-func (w *writer) answerKnown(rec *record.Record) {
+func (w *writer) answerKnown(ctx context.Context, rec *record.Record) error {
 	var rest []*pending
 	for _, p := range w.group {
-		op, known := rec.Find(p.key)
+		op, known, err := w.a.find(ctx, w.b, rec, p.key)
 		switch {
+		case err != nil:
+			return err
 		case !known:
 			rest = append(rest, p)
 		case op.Kind != p.Kind:
@@ -113,6 +117,7 @@ func (w *writer) answerKnown(rec *record.Record) {
 		}
 	}
 	w.group = rest
+	return nil
 }
 
 // plan is what committing the group on rec answers, with the operations that
@@ -136,7 +141,10 @@ func (w *writer) plan(rec *record.Record) ([]Outcome, []record.Op) {
 // publish commits next as what follows rec, and answers the group.
 func (w *writer) publish(ctx context.Context, rec, next *record.Record) error {
 	outs, ops := w.plan(rec)
-	next.Path, next.Ops = rec.Path, append(rec.Carry(w.a.now(), len(ops)), ops...)
+	next.Path = rec.Path
+	if err := w.a.remember(ctx, w.b, rec, next, ops); err != nil {
+		return err
+	}
 	if next.ID == rec.ID {
 		next.Born = rec.Born
 	}

@@ -163,6 +163,7 @@ var crashPaths = []crashing{
 	{"overwrite with nothing", (*crashCase).old, change(record.KindOverwrite, ""), replaces(""), 3},
 	{"first append", nil, change(record.KindAppend, "new\n"), appends("new\n"), 3},
 	{"append", (*crashCase).old, change(record.KindAppend, "new\n"), appends("new\n"), 3},
+	{"append after many", func(c *crashCase) { c.old(); c.busy() }, change(record.KindAppend, "new\n"), appends("new\n"), 4},
 	{"append nothing", (*crashCase).old, change(record.KindAppend, ""), appends(""), 2},
 	{"append much", (*crashCase).old, change(record.KindAppend, long), appends(long), 9},
 	{"append to another client's object", func(c *crashCase) {
@@ -216,7 +217,7 @@ var crashPaths = []crashing{
 			c.t.Fatal(err)
 		}
 	}, func(c *crashCase, a *Area) error {
-		return a.later(func() error { return a.sweep(c.t.Context(), a.bucket(c.tenant)) })
+		return a.later(func() error { return a.sweep(a.base, a.bucket(c.tenant)) })
 	}, same, 4},
 }
 
@@ -251,6 +252,25 @@ func (c *crashCase) unfinished(content string, n int) {
 			c.t.Fatal(err)
 		}
 	}
+}
+
+// busy makes the file remember as many operations as the metadata holds.
+func (c *crashCase) busy() {
+	c.t.Helper()
+	b := c.live.bucket(c.tenant)
+	rec, err := c.live.load(c.t.Context(), b, "f")
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	first := rec.Revision
+	for i := len(rec.Ops); i < record.MaxOps; i++ {
+		op := record.Op{Key: record.KeyOf(fmt.Sprint(i)), Kind: record.KindAppend, At: time.Now().Unix(), Size: rec.Size, Revision: first}
+		rec.Ops = append(rec.Ops, op)
+	}
+	if _, err := c.live.store(c.t.Context(), b, rec, first); err != nil {
+		c.t.Fatal(err)
+	}
+	c.live.jan.deleteMsg(c.t.Context(), b, first)
 }
 
 // refence commits the version again, so that an append to it has missed.

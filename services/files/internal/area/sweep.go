@@ -75,9 +75,17 @@ func (a *Area) sweep(ctx context.Context, b *bucket) error {
 	if removed > 0 {
 		a.log.Info("removed chunks that no file names", "tenant", b.tenant, "ids", removed)
 	}
-	return b.reader.Walk(ctx, b.claims(), 0, 0, func(m stream.Msg) error {
-		// Longer than its chunks could be committed a second time.
-		if a.now().Sub(m.Time) < 2*a.cfg.OrphanAge {
+	if err := a.sweepAll(ctx, b, b.pages(), record.OpAge); err != nil {
+		return err
+	}
+	// Longer than its chunks could be committed a second time.
+	return a.sweepAll(ctx, b, b.claims(), 2*a.cfg.OrphanAge)
+}
+
+// sweepAll removes the messages of a subject that are older than age.
+func (a *Area) sweepAll(ctx context.Context, b *bucket, subject string, age time.Duration) error {
+	return b.reader.Walk(ctx, subject, 0, 0, func(m stream.Msg) error {
+		if a.now().Sub(m.Time) < age {
 			return stream.Stop
 		}
 		return b.reader.Delete(ctx, m.Seq)

@@ -138,7 +138,9 @@ func (a *Area) commitGroup(ctx context.Context, b *bucket, rec *record.Record, p
 		return err
 	}
 	next.Path, next.Born = rec.Path, rec.Born
-	next.Ops = append(rec.Carry(a.now(), len(g.Ops)), g.Ops...)
+	if err := a.remember(ctx, b, rec, next, g.Ops); err != nil {
+		return err
+	}
 	if _, err := a.store(ctx, b, next, rec.Revision); err != nil {
 		if errors.Is(err, jet.ErrRevision) {
 			return errAgain
@@ -157,7 +159,9 @@ func (a *Area) commitGroup(ctx context.Context, b *bucket, rec *record.Record, p
 // committed any more, and removes the chunks in question.
 func (a *Area) fence(ctx context.Context, b *bucket, rec *record.Record, seqs []uint64) error {
 	next := *rec
-	next.Ops = rec.Carry(a.now(), 0)
+	if err := a.remember(ctx, b, rec, &next, nil); err != nil {
+		return err
+	}
 	if _, err := a.store(ctx, b, &next, rec.Revision); err != nil {
 		if errors.Is(err, jet.ErrRevision) {
 			return errAgain

@@ -5,14 +5,18 @@ import (
 	"crypto/sha256"
 	"encoding/base64"
 	"encoding/binary"
+	"strconv"
+	"strings"
 	"time"
 )
 
-// How many operations a file remembers, and for how long. A retry that comes
-// later, or after more operations on the same file, is not recognised.
+// What a file remembers of its operations. The newest stand in the metadata
+// itself, as long as OpAge; when they become too many the older half of them goes
+// to a Page. A retry that comes within PageAge is recognised in any case.
 const (
-	MaxOps = 256
-	OpAge  = 10 * time.Minute
+	MaxOps  = 256
+	OpAge   = 10 * time.Minute
+	PageAge = 3 * time.Minute
 )
 
 // Kinds of operations.
@@ -44,8 +48,10 @@ type Op struct {
 }
 
 // Find returns the operation with a key.
-func (r *Record) Find(key OpKey) (Op, bool) {
-	for _, op := range r.Ops {
+func (r *Record) Find(key OpKey) (Op, bool) { return find(r.Ops, key) }
+
+func find(ops []Op, key OpKey) (Op, bool) {
+	for _, op := range ops {
 		if op.Key == key {
 			return op, true
 		}
@@ -53,20 +59,54 @@ func (r *Record) Find(key OpKey) (Op, bool) {
 	return Op{}, false
 }
 
-// Carry returns the operations that the next revision carries on, with room
-// for more new ones.
-func (r *Record) Carry(now time.Time, room int) []Op {
+// Carry returns the operations that the next revision carries on, oldest first,
+// with room for more new ones, and those that must go to a page before; nil for
+// none.
+func (r *Record) Carry(now time.Time, room int) (kept, spill []Op) {
 	oldest := now.Add(-OpAge).Unix()
-	kept := make([]Op, 0, len(r.Ops)+room)
 	for _, op := range r.Ops {
 		if op.At >= oldest {
 			kept = append(kept, op)
 		}
 	}
 	if over := len(kept) + room - MaxOps; over > 0 {
-		kept = kept[min(over, len(kept)):]
+		n := min(max(over, MaxOps/2), len(kept))
+		kept, spill = kept[n:len(kept):len(kept)], kept[:n:n]
 	}
-	return kept
+	return kept, spill
+}
+
+// Page holds operations that have no place in the metadata any more. Pages do
+// not change; each names the one before.
+type Page struct {
+	Prev uint64 // sequence; 0: none
+	Ops  []Op
+}
+
+// Find returns the operation with a key.
+func (p Page) Find(key OpKey) (Op, bool) { return find(p.Ops, key) }
+
+// Newest is when the page's newest operation was, in Unix seconds.
+func (p Page) Newest() int64 {
+	if len(p.Ops) == 0 {
+		return 0
+	}
+	return p.Ops[len(p.Ops)-1].At
+}
+
+// Encode writes the page as a message's body.
+func (p Page) Encode() []byte {
+	return []byte(strconv.FormatUint(p.Prev, 10) + " " + packOps(p.Ops))
+}
+
+// DecodePage reads it; what is unreadable is empty.
+func DecodePage(b []byte) Page {
+	prev, ops, _ := strings.Cut(string(b), " ")
+	n, err := strconv.ParseUint(prev, 10, 64)
+	if err != nil {
+		return Page{}
+	}
+	return Page{Prev: n, Ops: unpackOps(ops, 0)}
 }
 
 // packOps writes operations compactly: many files carry some on every write.

@@ -25,6 +25,7 @@ const (
 	keyTail  = "toolbus-tail"         // sequence of the last chunk
 	keyBorn  = "toolbus-born"         // revision that first named this chunk id; left out in that revision itself
 	keyOps   = "toolbus-ops"          // recent operations, see Op
+	keyPage  = "toolbus-page"         // sequence of the newest Page of older operations
 	keyKey   = "toolbus-key"          // secret of the chunk id, see Group
 )
 
@@ -46,7 +47,8 @@ type Record struct {
 	// State is the running hash; nil when the object was written by another
 	// client.
 	State []byte
-	Ops   []Op // oldest first
+	Ops   []Op   // oldest first
+	Page  uint64 // sequence of the newest Page; 0: none
 }
 
 // Exists tells whether there is a file.
@@ -114,6 +116,9 @@ func (r *Record) Encode(bucket string) ([]byte, error) {
 	if len(r.Ops) > 0 {
 		info.Metadata[keyOps] = packOps(r.Ops)
 	}
+	if r.Page > 0 {
+		info.Metadata[keyPage] = strconv.FormatUint(r.Page, 10)
+	}
 	return json.Marshal(info)
 }
 
@@ -134,6 +139,7 @@ func Decode(data []byte, revision uint64, modified time.Time) (*Record, error) {
 	if b, err := strconv.ParseUint(info.Metadata[keyBorn], 10, 64); err == nil {
 		r.Born = b
 	}
+	r.Page, _ = strconv.ParseUint(info.Metadata[keyPage], 10, 64)
 	r.Key = info.Metadata[keyKey]
 	r.Ops = unpackOps(info.Metadata[keyOps], revision)
 	// An unreadable state is none: the next append copies the file and makes one.

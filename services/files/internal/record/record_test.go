@@ -26,7 +26,8 @@ func TestRoundTrip(t *testing.T) {
 				t.Fatal(err)
 			}
 			now := time.Unix(1_700_000_000+int64(i), 0)
-			r.Ops = append(r.Carry(now, 1), Op{Key: KeyOf(rapid.String().Draw(t, "op")), Kind: KindAppend, At: now.Unix(), Bytes: int64(len(part)), Size: r.Size})
+			kept, _ := r.Carry(now, 1)
+			r.Ops = append(kept, Op{Key: KeyOf(rapid.String().Draw(t, "op")), Kind: KindAppend, At: now.Unix(), Bytes: int64(len(part)), Size: r.Size})
 			data, err := r.Encode("bucket")
 			if err != nil {
 				t.Fatal(err)
@@ -59,12 +60,78 @@ func TestCarry(t *testing.T) {
 	for i := range MaxOps + 10 {
 		r.Ops = append(r.Ops, Op{Bytes: int64(i), At: now.Unix()})
 	}
-	if got := r.Carry(now, 6); len(got) != MaxOps-6 || got[len(got)-1].Bytes != MaxOps+9 {
-		t.Errorf("%d are carried on", len(got))
+	kept, spill := r.Carry(now, 6)
+	if len(kept)+6 > MaxOps || len(kept)+len(spill) != len(r.Ops) || spill[0].Bytes != 0 || kept[0].Bytes != spill[len(spill)-1].Bytes+1 {
+		t.Errorf("%d are carried on, %d go to a page", len(kept), len(spill))
 	}
-	if got := r.Carry(now.Add(OpAge+2*time.Second), 1); len(got) != 0 {
-		t.Errorf("%d old ones are carried on", len(got))
+	r.Ops = kept
+	if kept, spill = r.Carry(now, 6); len(spill) > 0 || len(kept) != len(r.Ops) {
+		t.Errorf("%d are carried on, %d go to a page again", len(kept), len(spill))
 	}
+	if kept, spill = r.Carry(now.Add(OpAge+2*time.Second), 1); len(kept)+len(spill) != 0 {
+		t.Errorf("%d old ones are carried on", len(kept)+len(spill))
+	}
+}
+
+func TestPage(t *testing.T) {
+	want := Page{Prev: 7, Ops: []Op{{Key: KeyOf("a"), Kind: KindAppend, At: 5, Bytes: 1, Size: 2, Revision: 3}, {Key: KeyOf("b"), Kind: KindCreate, At: 6, Revision: 4}}}
+	got := DecodePage(want.Encode())
+	if !reflect.DeepEqual(got, want) || got.Newest() != 6 {
+		t.Errorf("got %+v", got)
+	}
+	if op, ok := got.Find(KeyOf("b")); !ok || op.Revision != 4 {
+		t.Errorf("found %+v, %v", op, ok)
+	}
+	for _, broken := range []string{"", "x", "x AAAA", "9"} {
+		if p := DecodePage([]byte(broken)); len(p.Ops) != 0 {
+			t.Errorf("%q is %+v", broken, p)
+		}
+	}
+}
+
+// Only who has the key seals a group, and nothing of it can be changed.
+func TestGroup(t *testing.T) {
+	key := NewKey()
+	for _, want := range []Group{
+		{Base: 9, Count: 1, Ops: []Op{{Key: KeyOf("a"), Kind: KindAppend, At: 5, Bytes: 1, Size: 2}}},
+		{Base: 9, Index: 2, Count: 3, Source: "SRC", Ops: []Op{{Key: KeyOf("a"), Kind: KindAppend}, {Key: KeyOf("b"), Kind: KindAppend}}},
+	} {
+		sealed := want.Seal(key)
+		if got, ok := OpenGroup(sealed, key); !ok || !reflect.DeepEqual(got, want) {
+			t.Errorf("got %+v, %v", got, ok)
+		}
+		if _, ok := OpenGroup(sealed, NewKey()); ok {
+			t.Error("another key opens it")
+		}
+		for i := range sealed {
+			b := []byte(sealed)
+			b[i] ^= 1
+			if _, ok := OpenGroup(string(b), key); ok {
+				t.Errorf("changed at %d it opens", i)
+			}
+		}
+	}
+	for _, bad := range []Group{
+		{Base: 9, Count: 1},
+		{Base: 9, Index: 1, Count: 1, Ops: []Op{{}}},
+		{Base: 9, Index: 0, Count: 2, Ops: []Op{{}}},
+	} {
+		if _, ok := OpenGroup(bad.Seal(key), key); ok {
+			t.Errorf("%+v is taken", bad)
+		}
+	}
+	if _, ok := OpenGroup(Group{Base: 9, Count: 1, Ops: []Op{{}}}.Seal(""), ""); ok {
+		t.Error("a group without a key is taken")
+	}
+}
+
+func FuzzOpenGroup(f *testing.F) {
+	f.Add(Group{Base: 9, Count: 1, Ops: []Op{{}}}.Seal("key"))
+	f.Fuzz(func(t *testing.T, header string) {
+		if g, ok := OpenGroup(header, "key"); ok && g.Seal("key") != header {
+			t.Errorf("%q opens as %+v", header, g)
+		}
+	})
 }
 
 func FuzzDecode(f *testing.F) {

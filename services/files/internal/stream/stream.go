@@ -85,6 +85,16 @@ func (r Reader) At(ctx context.Context, seq uint64) (Msg, error) {
 	return r.direct(ctx, "$JS.API.DIRECT.GET."+r.Name, fmt.Appendf(nil, `{"seq":%d}`, seq), msgGet{Seq: seq})
 }
 
+// Surely is At for a message that is known to have been stored: what a replica
+// does not have yet the leader has. ErrNone then is that it was removed.
+func (r Reader) Surely(ctx context.Context, seq uint64) (Msg, error) {
+	m, err := r.At(ctx, seq)
+	if r.Replicated && errors.Is(err, ErrNone) {
+		return r.leader(ctx, msgGet{Seq: seq})
+	}
+	return m, err
+}
+
 // direct asks any replica. Nobody answering may be a forged status: the leader's
 // answer, in which a message cannot pose as a status, decides.
 func (r Reader) direct(ctx context.Context, to string, body []byte, get msgGet) (Msg, error) {
