@@ -6,12 +6,14 @@ import (
 	"path/filepath"
 	"testing"
 
+	"github.com/toolbus/toolbus/pkg/natstest"
 	"github.com/toolbus/toolbus/services/e2e/harness"
 )
 
 var builder harness.Builder
 
 func TestMain(m *testing.M) {
+	natstest.RunChild()
 	code := m.Run()
 	if err := builder.Remove(); err != nil {
 		fmt.Fprintln(os.Stderr, err)

@@ -1,0 +1,9 @@
+//go:build !faults
+
+package e2e
+
+// How much the scenarios with faults do when they run beside all other tests.
+const (
+	appendRounds = 6
+	linearRounds = 2
+)
