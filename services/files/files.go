@@ -30,6 +30,7 @@ type Config struct {
 	Replicas     int           // of the streams
 	MaxFileSize  int64         // bytes of one file
 	QuotaBytes   int64         // bytes of all files of one tenant; 0: no limit
+	MaxFiles     int64         // files of one tenant; 0: no limit
 	ReserveQuota bool          // also give each tenant's stream a size limit, which NATS reserves on disk
 	BlobAge      time.Duration // how long spilled arguments and results can be fetched
 	BlobBytes    int64         // bytes of all of them, which NATS reserves; the oldest go first
@@ -40,7 +41,7 @@ type Config struct {
 func DefaultConfig() Config {
 	return Config{
 		Bus: bus.Config{Server: bus.DefaultServer, Wait: 30 * time.Second}, Replicas: 1,
-		MaxFileSize: 1 << 30, QuotaBytes: 10 << 30,
+		MaxFileSize: 1 << 30, QuotaBytes: 10 << 30, MaxFiles: 100_000,
 		BlobAge: time.Hour, BlobBytes: 1 << 30, SweepEvery: time.Hour,
 	}
 }
@@ -50,7 +51,8 @@ func (c *Config) RegisterFlags(f *flag.FlagSet) {
 	c.Bus.RegisterFlags(f)
 	f.IntVar(&c.Replicas, "replicas", c.Replicas, "`replicas` of the service's streams: 1, 3 or 5")
 	f.Int64Var(&c.MaxFileSize, "max-file-size", c.MaxFileSize, "largest file, in `bytes`")
-	f.Int64Var(&c.QuotaBytes, "quota", c.QuotaBytes, "`bytes` of all files of a tenant; 0 for no limit")
+	f.Int64Var(&c.QuotaBytes, "quota", c.QuotaBytes, "`bytes` of all files of a tenant whose configuration says nothing else; 0 for no limit")
+	f.Int64Var(&c.MaxFiles, "max-files", c.MaxFiles, "how many `files` such a tenant may have; 0 for no limit")
 	f.BoolVar(&c.ReserveQuota, "reserve-quota", c.ReserveQuota,
 		"limit each tenant's stream to its quota plus one file in the server too, as the hard stop; NATS reserves that space at once")
 	f.DurationVar(&c.BlobAge, "blob-age", c.BlobAge, "how long large arguments and results can be fetched")
@@ -67,6 +69,8 @@ func (c Config) Validate() error {
 		return errcode.Field("max-file-size", "must be positive")
 	case c.QuotaBytes < 0:
 		return errcode.Field("quota", "must not be negative")
+	case c.MaxFiles < 0:
+		return errcode.Field("max-files", "must not be negative")
 	case c.ReserveQuota && c.QuotaBytes == 0:
 		return errcode.Field("reserve-quota", "needs a quota")
 	case c.BlobAge < time.Second:
@@ -107,7 +111,8 @@ func (s *Service) Start(ctx context.Context) error {
 	}
 	s.stack.Push("connection", func(context.Context) error { nc.Close(); return nil })
 	a, err := area.New(nc, area.Config{
-		Replicas: s.cfg.Replicas, MaxFileSize: s.cfg.MaxFileSize, Quota: s.cfg.QuotaBytes,
+		Replicas: s.cfg.Replicas, MaxFileSize: s.cfg.MaxFileSize,
+		Default:      area.Limits{Bytes: s.cfg.QuotaBytes, Files: s.cfg.MaxFiles},
 		ReserveQuota: s.cfg.ReserveQuota, OrphanAge: area.DefaultOrphanAge, UploadAge: area.DefaultUploadAge,
 	}, s.log)
 	if err != nil {

@@ -18,7 +18,7 @@ import (
 
 // Area is a tenant's files.
 type Area interface {
-	Open(ctx context.Context, tenant, path string, size int64) error
+	Open(ctx context.Context, tenant, path string, size int64) (id string, err error)
 	ChunkSize() int
 	Apply(ctx context.Context, tenant string, c area.Change) (area.Outcome, error)
 	Read(ctx context.Context, tenant string, q message.FileRead) (message.FileContent, error)
@@ -79,10 +79,11 @@ func (h *handlers) upload(ctx context.Context, tenant string, q message.FileUplo
 	if q.Size < 0 {
 		return message.FileUploadOpened{}, errcode.Field("size", "must not be negative")
 	}
-	if err := h.area.Open(ctx, tenant, q.Path, q.Size); err != nil {
+	id, err := h.area.Open(ctx, tenant, q.Path, q.Size)
+	if err != nil {
 		return message.FileUploadOpened{}, err
 	}
-	return message.FileUploadOpened{UploadID: area.NewUploadID(), ChunkSize: h.area.ChunkSize()}, nil
+	return message.FileUploadOpened{UploadID: id, ChunkSize: h.area.ChunkSize()}, nil
 }
 
 func (h *handlers) write(ctx context.Context, tenant string, q message.FileWrite) (message.FileWritten, error) {

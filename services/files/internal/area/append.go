@@ -18,7 +18,12 @@ func (w *writer) append(ctx context.Context, rec *record.Record) error {
 	}
 	up := w.group[0].Upload
 	if up != nil {
+		// Verifying takes as long as the upload is large: nobody waits for it.
+		w.leave()
 		if err := w.takeUpload(ctx, w.group[0]); err != nil {
+			return err
+		}
+		if err := w.admit(ctx, rec); err != nil || len(w.group) == 0 {
 			return err
 		}
 	}
@@ -41,17 +46,29 @@ func (w *writer) append(ctx context.Context, rec *record.Record) error {
 
 // admit refuses those appends of the group that are over a limit.
 func (w *writer) admit(ctx context.Context, rec *record.Record) error {
+	var all int64
+	for _, p := range w.group {
+		all += min(p.bytes(), w.a.cfg.MaxFileSize) // what a client announces may be huge
+	}
+	if err := w.enter(ctx, all); err != nil {
+		return err
+	}
+	size := rec.Size
+	if !rec.Exists() {
+		size = 0
+	}
 	var ok []*pending
 	var grow int64
 	for _, p := range w.group {
-		err := w.a.checkSize(p.bytes()) // first alone: what a client announces may be huge
+		err := w.a.checkSize(p.bytes()) // first alone
 		if err == nil {
-			err = w.a.checkSize(rec.Size + grow + p.bytes())
+			err = w.a.checkSize(size + grow + p.bytes())
 		}
 		if err == nil {
-			err = w.a.checkQuota(ctx, w.b, grow+p.bytes(), 0)
+			err = w.room.fits(grow+p.bytes(), 0, !rec.Exists())
 		}
 		if err != nil {
+			w.refuse(ctx, err)
 			p.finish(Outcome{}, err)
 			continue
 		}

@@ -37,8 +37,12 @@ import (
 type Config struct {
 	Replicas     int
 	MaxFileSize  int64 // bytes of one file
-	Quota        int64 // bytes of all files of a tenant
-	ReserveQuota bool  // give each tenant's stream a MaxBytes, which the server reserves
+	Default      Limits
+	ReserveQuota bool // give each tenant's stream a MaxBytes, which the server reserves
+	// Limits knows what single tenants have instead of Default; may be nil.
+	Limits interface {
+		Of(ctx context.Context, tenant string, otherwise Limits) Limits
+	}
 	// OrphanAge is how old chunks must be before the sweep removes those that no
 	// file names. Uploads must be committed within UploadAge of their last chunk;
 	// the difference is what a commit may take.
@@ -128,7 +132,7 @@ func (a *Area) bucket(tenant string) *bucket {
 	b := a.buckets[tenant]
 	if b == nil {
 		name := subject.FilesBucket(tenant)
-		b = &bucket{tenant: tenant, name: name, reader: stream.Reader{Conn: a.nc, Name: "OBJ_" + name, Replicated: a.cfg.Replicas > 1}}
+		b = &bucket{tenant: tenant, name: name, reader: stream.Reader{Conn: a.nc, Name: "OBJ_" + name, Replicated: a.cfg.Replicas > 1}, usage: newUsage()}
 		a.buckets[tenant] = b
 	}
 	return b
@@ -144,9 +148,10 @@ func (b *bucket) chunkID(s string) string { return strings.TrimPrefix(s, b.chunk
 func (b *bucket) page(path string) string {
 	return "$O." + b.name + ".P." + base64.URLEncoding.EncodeToString([]byte(path))
 }
-func (b *bucket) pages() string          { return "$O." + b.name + ".P.*" }
-func (b *bucket) claim(id string) string { return "$O." + b.name + ".U." + id }
-func (b *bucket) claims() string         { return b.claim("*") }
+func (b *bucket) pages() string           { return "$O." + b.name + ".P.*" }
+func (b *bucket) claimID(s string) string { return strings.TrimPrefix(s, b.claim("")) }
+func (b *bucket) claim(id string) string  { return "$O." + b.name + ".U." + id }
+func (b *bucket) claims() string          { return b.claim("*") }
 
 // ensure makes the tenant's stream.
 func (a *Area) ensure(ctx context.Context, b *bucket) error {
@@ -155,7 +160,7 @@ func (a *Area) ensure(ctx context.Context, b *bucket) error {
 	if b.ready {
 		return nil
 	}
-	if _, err := jet.Ensure(ctx, a.js, a.streamConfig(b)); err != nil {
+	if _, err := jet.Ensure(ctx, a.js, a.streamConfig(ctx, b)); err != nil {
 		return errcode.Wrap(errcode.Unavailable, err, "the tenant's file area cannot be made: %v", err)
 	}
 	b.ready = true
@@ -165,7 +170,7 @@ func (a *Area) ensure(ctx context.Context, b *bucket) error {
 // streamConfig is the object store's stream, made safe for the headers that
 // clients may set on the chunks they publish: no rollup, no TTL, no schedules, no
 // batches, and the shortest duplicate window.
-func (a *Area) streamConfig(b *bucket) jetstream.StreamConfig {
+func (a *Area) streamConfig(ctx context.Context, b *bucket) jetstream.StreamConfig {
 	c := jetstream.StreamConfig{
 		Name:        b.reader.Name,
 		Description: "Toolbus files of " + b.tenant,
@@ -183,9 +188,9 @@ func (a *Area) streamConfig(b *bucket) jetstream.StreamConfig {
 		Duplicates:   100 * time.Millisecond,
 		AllowDirect:  true,
 	}
-	if a.cfg.ReserveQuota {
+	if quota := a.limits(ctx, b.tenant).Bytes; a.cfg.ReserveQuota && quota > 0 {
 		// An overwrite holds both versions for a moment; the rest is headers.
-		c.MaxBytes = a.cfg.Quota + a.cfg.Quota/8 + a.cfg.MaxFileSize + 16<<20
+		c.MaxBytes = quota + quota/8 + a.cfg.MaxFileSize + 16<<20
 	}
 	return c
 }

@@ -32,7 +32,7 @@ func TestMain(m *testing.M) {
 const tenant = "acme"
 
 func testConfig() Config {
-	return Config{Replicas: 1, MaxFileSize: 1 << 30, Quota: 1 << 30, OrphanAge: DefaultOrphanAge, UploadAge: DefaultUploadAge}
+	return Config{Replicas: 1, MaxFileSize: 1 << 30, Default: Limits{Bytes: 1 << 30}, OrphanAge: DefaultOrphanAge, UploadAge: DefaultUploadAge}
 }
 
 // replica is one process's file area.

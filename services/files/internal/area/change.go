@@ -15,9 +15,6 @@ import (
 // newID makes a chunk id: random, and one subject token.
 func newID() string { return rand.Text() }
 
-// NewUploadID makes the id of an upload, which becomes a chunk id.
-func NewUploadID() string { return newID() }
-
 // change commits a group: one change, or several appends. An error goes to
 // every change of it that has not been answered.
 func (a *Area) change(ctx context.Context, b *bucket, group []*pending) error {
@@ -25,6 +22,7 @@ func (a *Area) change(ctx context.Context, b *bucket, group []*pending) error {
 	defer w.discard(ctx)
 	for attempt := 0; ; attempt++ {
 		err := w.try(ctx)
+		w.leave()
 		if !errors.Is(err, errAgain) {
 			return err
 		}
@@ -49,6 +47,27 @@ type writer struct {
 	group []*pending
 	prep  *prepared // content that stands under a chunk id of its own
 	left  leftover  // chunks of the attempt before
+	room  *room     // nil unless this attempt has asked for it
+}
+
+// enter finds out what room there is for this attempt, which it then has to
+// itself.
+func (w *writer) enter(ctx context.Context, grow int64) error {
+	w.leave()
+	own := ""
+	if u := w.group[0].Upload; u != nil {
+		own = u.UploadID
+	}
+	var err error
+	w.room, err = w.a.room(ctx, w.b, grow, own)
+	return err
+}
+
+func (w *writer) leave() {
+	if w.room != nil {
+		w.room.leave()
+		w.room = nil
+	}
 }
 
 // discard removes prepared chunks that were not used, if that is certain.
@@ -160,7 +179,8 @@ func (w *writer) publish(ctx context.Context, rec, next *record.Record) error {
 	if err != nil {
 		return err
 	}
-	w.b.usage.add(next.Size - rec.Size)
+	next.Revision = seq
+	w.b.usage.wrote(w.b.meta(rec.Path), next, next.Size-rec.Size)
 	if rec.Revision > 0 {
 		w.a.jan.deleteMsg(ctx, w.b, rec.Revision)
 	}
@@ -192,14 +212,16 @@ func (w *writer) remove(ctx context.Context, rec *record.Record) error {
 
 func (w *writer) overwrite(ctx context.Context, rec *record.Record) error {
 	p := w.group[0]
-	if err := w.a.checkSize(p.bytes()); err != nil {
-		return err
-	}
-	if err := w.a.checkQuota(ctx, w.b, p.bytes(), rec.Size); err != nil {
+	if err := w.fits(ctx, rec); err != nil {
 		return err
 	}
 	if p.Upload != nil {
+		// Verifying takes as long as the upload is large: nobody waits for it.
+		w.leave()
 		if err := w.takeUpload(ctx, p); err != nil {
+			return err
+		}
+		if err := w.fits(ctx, rec); err != nil {
 			return err
 		}
 	} else if w.prep == nil {
@@ -213,6 +235,32 @@ func (w *writer) overwrite(ctx context.Context, rec *record.Record) error {
 		w.dropUpload(ctx, p.Upload.UploadID)
 	}
 	return err
+}
+
+// fits refuses an overwrite that is over a limit.
+func (w *writer) fits(ctx context.Context, rec *record.Record) error {
+	p := w.group[0]
+	err := w.a.checkSize(p.bytes())
+	if err == nil {
+		err = w.enter(ctx, p.bytes())
+	}
+	if err == nil {
+		old := rec.Size
+		if !rec.Exists() {
+			old = 0
+		}
+		err = w.room.fits(p.bytes(), old, !rec.Exists())
+	}
+	w.refuse(ctx, err)
+	return err
+}
+
+// refuse lets go of an upload that is over a limit: what it holds is not needed
+// any more, since its commit has been refused.
+func (w *writer) refuse(ctx context.Context, err error) {
+	if u := w.group[0].Upload; u != nil && (errors.Is(err, errcode.QuotaExceeded) || errors.Is(err, errcode.TooLarge)) {
+		w.a.refuseUpload(ctx, w.b, u.UploadID)
+	}
 }
 
 // publishPrepared makes the prepared content the whole of the file.

@@ -109,10 +109,10 @@ func (c *crashCase) object() string {
 // store publishes an upload's chunks in an order.
 func (c *crashCase) store(order ...int) {
 	c.t.Helper()
-	if err := c.live.Open(c.t.Context(), c.tenant, "f", 0); err != nil {
+	id, err := c.live.Open(c.t.Context(), c.tenant, "f", 0)
+	if err != nil {
 		c.t.Fatal(err)
 	}
-	id := NewUploadID()
 	var whole string
 	for i := range order {
 		whole += part(i)

@@ -2,6 +2,7 @@ package area
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"strings"
@@ -78,8 +79,30 @@ func (a *Area) sweep(ctx context.Context, b *bucket) error {
 	if err := a.sweepAll(ctx, b, b.pages(), record.OpAge); err != nil {
 		return err
 	}
-	// Longer than its chunks could be committed a second time.
-	return a.sweepAll(ctx, b, b.claims(), 2*a.cfg.OrphanAge)
+	b.usage.idle(a.now(), a.cfg.OrphanAge)
+	return a.sweepClaims(ctx, b)
+}
+
+// sweepClaims removes claims whose upload cannot be committed any more, nor a
+// second time.
+func (a *Area) sweepClaims(ctx context.Context, b *bucket) error {
+	old := a.now().Add(-2 * a.cfg.OrphanAge)
+	return b.reader.Walk(ctx, b.claims(), 0, 0, func(m stream.Msg) error {
+		if m.Time.After(old) {
+			return stream.Stop
+		}
+		var c claim
+		if err := json.Unmarshal(m.Data, &c); err == nil && c.open() {
+			last, err := b.reader.Last(ctx, b.chunk(b.claimID(m.Subject)))
+			switch {
+			case err == nil && last.Time.After(old):
+				return nil // a long upload, still under way
+			case err != nil && !errors.Is(err, stream.ErrNone):
+				return err
+			}
+		}
+		return b.reader.Delete(ctx, m.Seq)
+	})
 }
 
 // sweepAll removes the messages of a subject that are older than age.

@@ -141,13 +141,13 @@ func (a *Area) commitGroup(ctx context.Context, b *bucket, rec *record.Record, p
 	if err := a.remember(ctx, b, rec, next, g.Ops); err != nil {
 		return err
 	}
-	if _, err := a.store(ctx, b, next, rec.Revision); err != nil {
+	if next.Revision, err = a.store(ctx, b, next, rec.Revision); err != nil {
 		if errors.Is(err, jet.ErrRevision) {
 			return errAgain
 		}
 		return err
 	}
-	b.usage.add(next.Size - rec.Size)
+	b.usage.wrote(b.meta(rec.Path), next, next.Size-rec.Size)
 	a.jan.deleteMsg(ctx, b, rec.Revision)
 	if g.Source != "" {
 		a.jan.purgeChunks(ctx, b, g.Source)

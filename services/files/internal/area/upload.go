@@ -21,20 +21,34 @@ import (
 const MaxChunks = 1 << 20
 
 // Open makes the tenant's stream, so that it captures the chunks of an upload,
-// and refuses one that cannot fit.
-func (a *Area) Open(ctx context.Context, tenant, path string, size int64) error {
+// reserves size bytes for it, and returns its id. One that cannot fit is refused.
+func (a *Area) Open(ctx context.Context, tenant, path string, size int64) (string, error) {
 	b := a.bucket(tenant)
 	if err := a.checkSize(size); err != nil {
-		return err
+		return "", err
 	}
 	rec, err := a.load(ctx, b, path)
 	if err != nil {
-		return err
+		return "", err
 	}
-	if err := a.checkQuota(ctx, b, size, rec.Size); err != nil {
-		return err
+	if err := a.ensure(ctx, b); err != nil {
+		return "", err
 	}
-	return a.ensure(ctx, b)
+	room, err := a.room(ctx, b, size, "")
+	if err != nil {
+		return "", err
+	}
+	defer room.leave()
+	old := rec.Size
+	if !rec.Exists() {
+		old = 0
+	}
+	if err := room.fits(size, old, !rec.Exists()); err != nil {
+		return "", err
+	}
+	id := newID()
+	_, err = a.putClaim(ctx, b, id, claim{Path: path, Size: size}, 0)
+	return id, err
 }
 
 // prepareUpload verifies the stored chunks of an upload against what the
@@ -112,11 +126,17 @@ func checkDigest(p *prepared, u *message.FileChunks) error {
 }
 
 // walkTo walks the chunks of an id from a sequence up to sequence last, which is
-// known to be stored; a replica that is behind is given a moment.
+// known to be stored.
 func (a *Area) walkTo(ctx context.Context, b *bucket, id string, from, last uint64, visit func(stream.Msg) error) error {
+	return a.walkSubject(ctx, b, b.chunk(id), from, last, visit)
+}
+
+// walkSubject walks a subject up to sequence last, which is known to be stored; a
+// replica that is behind is given a moment.
+func (a *Area) walkSubject(ctx context.Context, b *bucket, subject string, from, last uint64, visit func(stream.Msg) error) error {
 	seen := from - 1
 	for try := range 10 {
-		err := b.reader.Walk(ctx, b.chunk(id), seen+1, 0, func(m stream.Msg) error {
+		err := b.reader.Walk(ctx, subject, seen+1, 0, func(m stream.Msg) error {
 			seen = m.Seq
 			return visit(m)
 		})
@@ -127,7 +147,7 @@ func (a *Area) walkTo(ctx context.Context, b *bucket, id string, from, last uint
 			return err
 		}
 	}
-	return errcode.New(errcode.Unavailable, "stored chunks cannot be read yet")
+	return errcode.New(errcode.Unavailable, "what is stored cannot be read yet")
 }
 
 func (a *Area) copyChunks(ctx context.Context, b *bucket, u *message.FileChunks, at map[int]uint64) (*prepared, error) {
@@ -151,35 +171,83 @@ func (a *Area) copyChunks(ctx context.Context, b *bucket, u *message.FileChunks,
 	return p, nil
 }
 
-// claim is who commits an upload. It keeps one set of chunks from becoming two
+// claim is what becomes of an upload. It reserves room while the upload is open.
+// Then it is who commits it, which keeps one set of chunks from becoming two
 // files, of which each would remove the other's chunks.
 type claim struct {
-	Path string `json:"path"`
-	Op   string `json:"op"`
+	Path    string `json:"path"`
+	Size    int64  `json:"size,omitempty"` // announced, while it is open
+	Op      string `json:"op,omitempty"`   // who commits it
+	Refused bool   `json:"refused,omitempty"`
+}
+
+func (c claim) open() bool { return c.Op == "" && !c.Refused }
+
+func (a *Area) putClaim(ctx context.Context, b *bucket, id string, c claim, expect uint64) (uint64, error) {
+	data, err := json.Marshal(c)
+	if err != nil {
+		return 0, err
+	}
+	m := nats.NewMsg(b.claim(id))
+	m.Data = data
+	return a.put(ctx, b, m, expect)
+}
+
+// loadClaim reads an upload's claim and its sequence; an upload that nobody opened
+// has an open one, and 0.
+func (a *Area) loadClaim(ctx context.Context, b *bucket, id string) (claim, uint64, error) {
+	m, err := b.reader.Last(ctx, b.claim(id))
+	if errors.Is(err, stream.ErrNone) {
+		return claim{}, 0, nil
+	}
+	if err != nil {
+		return claim{}, 0, err
+	}
+	var c claim
+	if err := json.Unmarshal(m.Data, &c); err != nil {
+		return claim{}, 0, errcode.Wrap(errcode.Internal, err, "unreadable claim of upload %q", id)
+	}
+	return c, m.Seq, nil
 }
 
 // claimUpload makes this change the upload's only one.
 func (a *Area) claimUpload(ctx context.Context, b *bucket, p *pending) error {
 	mine := claim{Path: p.Path, Op: hex.EncodeToString(p.key[:])}
-	data, err := json.Marshal(mine)
-	if err != nil {
+	for {
+		c, seq, err := a.loadClaim(ctx, b, p.Upload.UploadID)
+		switch {
+		case err != nil:
+			return err
+		case c == mine:
+			return nil
+		case c.Refused:
+			return errcode.New(errcode.NotFound, "upload %q was refused before", p.Upload.UploadID)
+		case !c.open():
+			return errcode.New(errcode.Conflict, "upload %q was committed before", p.Upload.UploadID)
+		}
+		seq, err = a.putClaim(ctx, b, p.Upload.UploadID, mine, seq)
+		if errors.Is(err, jet.ErrRevision) {
+			continue // somebody else's
+		}
+		if err == nil {
+			b.usage.closeUpload(b.claim(p.Upload.UploadID), seq)
+		}
 		return err
 	}
-	m := nats.NewMsg(b.claim(p.Upload.UploadID))
-	m.Data = data
-	_, err = a.put(ctx, b, m, 0)
-	if !errors.Is(err, jet.ErrRevision) {
-		return err
+}
+
+// refuseUpload removes an upload, unless somebody else is committing it.
+func (a *Area) refuseUpload(ctx context.Context, b *bucket, id string) {
+	c, seq, err := a.loadClaim(ctx, b, id)
+	if err != nil || !c.open() {
+		return
 	}
-	last, err := b.reader.Last(ctx, m.Subject)
-	if err != nil {
-		return err
+	c.Refused = true
+	if seq, err = a.putClaim(ctx, b, id, c, seq); err != nil {
+		return
 	}
-	var theirs claim
-	if err := json.Unmarshal(last.Data, &theirs); err != nil || theirs != mine {
-		return errcode.New(errcode.Conflict, "upload %q was committed before", p.Upload.UploadID)
-	}
-	return nil
+	b.usage.closeUpload(b.claim(id), seq)
+	a.jan.purgeChunks(ctx, b, id)
 }
 
 func pause(ctx context.Context, d time.Duration) error {

@@ -158,8 +158,9 @@ func (r Reader) leader(ctx context.Context, get msgGet) (Msg, error) {
 
 // State is what the server knows of a stream.
 type State struct {
-	Bytes    uint64            `json:"bytes"` // all that is stored, headers and superseded messages too
-	Subjects map[string]uint64 `json:"subjects"`
+	Bytes       uint64            `json:"bytes"` // all that is stored, headers and superseded messages too
+	NumSubjects uint64            `json:"num_subjects"`
+	Subjects    map[string]uint64 `json:"subjects"`
 }
 
 // Info asks for the stream's state, with the number of messages of each
@@ -191,7 +192,7 @@ func (r Reader) Info(ctx context.Context, filter string) (State, error) {
 		if err := reply.Error.err(); err != nil {
 			return State{}, err
 		}
-		all.Bytes = reply.State.Bytes
+		all.Bytes, all.NumSubjects = reply.State.Bytes, reply.State.NumSubjects
 		for s, n := range reply.State.Subjects {
 			all.Subjects[s] = n
 		}
