@@ -12,6 +12,14 @@ type Config struct {
 // TenantConfig is what the agents of a tenant share.
 type TenantConfig struct {
 	Settings map[string]json.RawMessage `json:"settings,omitempty"` // shared by all chats
+	Files    *TenantFiles               `json:"files,omitempty"`
+}
+
+// TenantFiles is what a tenant's file area may hold. What is left out is as the
+// files service is configured.
+type TenantFiles struct {
+	QuotaBytes *int64 `json:"quotaBytes,omitempty"` // of all files together; 0: no limit
+	MaxFiles   *int64 `json:"maxFiles,omitempty"`   // 0: no limit
 }
 
 // AgentConfig is one agent: its tools with their settings, its wake-ups and its

@@ -53,6 +53,7 @@ var golden = map[string]any{
 	"registry/list-reply":               message.RegistryListing{},
 	"registry/delete":                   message.RegistryDelete{},
 	"registry/delete-reply":             message.RegistryDeleted{},
+	"registry/tenant-reply":             message.RegistryTenantConfig{},
 	"registry/tenants-reply":            message.RegistryTenants{},
 	"registry/agent-tools-reply":        message.AgentToolsReply{},
 	"registry/announce":                 message.CatalogueAnnounce{},

@@ -38,6 +38,12 @@ type AgentEntry struct {
 	Modified string        `json:"modified"` // RFC 3339, UTC
 }
 
+// RegistryTenantConfig answers registry.<tenant>.tenant with what the tenant's
+// agents share; Tenant is null when nothing is configured.
+type RegistryTenantConfig struct {
+	Tenant *TenantConfig `json:"tenant"`
+}
+
 // RegistryList asks for a tenant's agents: all of them (too_large when they do
 // not fit one message), or with Limit a page.
 type RegistryList struct {

@@ -22,6 +22,7 @@ import (
 	"github.com/toolbus/toolbus/services/files/internal/api"
 	"github.com/toolbus/toolbus/services/files/internal/area"
 	"github.com/toolbus/toolbus/services/files/internal/blobs"
+	"github.com/toolbus/toolbus/services/files/internal/limits"
 )
 
 // Config is the service's configuration.
@@ -110,9 +111,13 @@ func (s *Service) Start(ctx context.Context) error {
 		return err
 	}
 	s.stack.Push("connection", func(context.Context) error { nc.Close(); return nil })
+	tenants, err := limits.New(nc, s.log)
+	if err != nil {
+		return err
+	}
 	a, err := area.New(nc, area.Config{
 		Replicas: s.cfg.Replicas, MaxFileSize: s.cfg.MaxFileSize,
-		Default:      area.Limits{Bytes: s.cfg.QuotaBytes, Files: s.cfg.MaxFiles},
+		Default: area.Limits{Bytes: s.cfg.QuotaBytes, Files: s.cfg.MaxFiles}, Limits: tenants,
 		ReserveQuota: s.cfg.ReserveQuota, OrphanAge: area.DefaultOrphanAge, UploadAge: area.DefaultUploadAge,
 	}, s.log)
 	if err != nil {

@@ -79,6 +79,7 @@ var refinements = map[string]refinement{
 	"RegistryApply.config":     {schema: anObject, doc: "A Config, or a single AgentConfig object."},
 	"AgentConfig.tools":        {schema: objects},
 	"TenantConfig.settings":    {schema: anObject, doc: "Settings shared by all chats, any JSON."},
+	"TenantConfig.files":       {doc: "What the tenant's file area may hold."},
 	"Config.agents":            {doc: "The agents, each agentId once."},
 	"RegistryListing.agents":   {doc: "The agents, ordered by agentId."},
 	"RegistryApplied.agents":   {doc: "The outcome for each agent of the configuration."},

@@ -55,15 +55,21 @@ func (s *Store) Get(ctx context.Context, tenant, agent string) (message.AgentEnt
 	if err != nil {
 		return message.AgentEntry{}, err
 	}
-	t, ok, err := s.bucket.Get(ctx, tenant)
-	if err != nil {
+	if out.Tenant, err = s.Tenant(ctx, tenant); err != nil {
 		return message.AgentEntry{}, err
 	}
-	if ok && !t.Deleted {
-		out.Tenant = &message.TenantConfig{}
-		if err := json.Unmarshal(t.Data, out.Tenant); err != nil {
-			return message.AgentEntry{}, errcode.New(errcode.Internal, "the stored settings of the tenant are unreadable")
-		}
+	return out, nil
+}
+
+// Tenant returns what a tenant's agents share; nil when nothing is configured.
+func (s *Store) Tenant(ctx context.Context, tenant string) (*message.TenantConfig, error) {
+	e, ok, err := s.bucket.Get(ctx, tenant)
+	if err != nil || !ok || e.Deleted {
+		return nil, err
+	}
+	out := &message.TenantConfig{}
+	if err := json.Unmarshal(e.Data, out); err != nil {
+		return nil, errcode.New(errcode.Internal, "the stored settings of the tenant are unreadable")
 	}
 	return out, nil
 }

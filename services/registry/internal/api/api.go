@@ -46,6 +46,7 @@ func (a *API) Endpoints() []bus.Endpoint {
 	list := []bus.Endpoint{
 		{Name: "apply", Subject: subject.Registry("*", "apply"), Handler: tenantOp(a.apply)},
 		{Name: "get", Subject: subject.Registry("*", "get"), Handler: tenantOp(a.get)},
+		{Name: "tenant", Subject: subject.Registry("*", "tenant"), Handler: tenantOp(a.tenant)},
 		{Name: "list", Subject: subject.Registry("*", "list"), Handler: tenantOp(a.list)},
 		{Name: "delete", Subject: subject.Registry("*", "delete"), Handler: tenantOp(a.delete)},
 		{Name: "tenants", Subject: subject.Registry(subject.AllTenants, "tenants"), Handler: a.tenants},
@@ -147,6 +148,11 @@ func (a *API) get(ctx context.Context, tenant string, in message.RegistryGet) (a
 		return nil, err
 	}
 	return reply(a.agents.Get(ctx, tenant, in.AgentID))
+}
+
+func (a *API) tenant(ctx context.Context, tenant string, _ struct{}) (any, error) {
+	cfg, err := a.agents.Tenant(ctx, tenant)
+	return reply(message.RegistryTenantConfig{Tenant: cfg}, err)
 }
 
 func (a *API) list(ctx context.Context, tenant string, in message.RegistryList) (any, error) {
