@@ -620,16 +620,6 @@ func TestUpload(t *testing.T) {
 	if string(object(t, nc, "acme", "one")) != "abc" {
 		t.Error("a second commit harmed the first file")
 	}
-	// The headers a client may set harm nothing.
-	for _, h := range []string{"Nats-Rollup=all", "Nats-Rollup=sub", "Nats-TTL=1s", "Nats-Schedule=@at 2030-01-01T00:00:00Z"} {
-		k, v, _ := strings.Cut(h, "=")
-		m := nats.NewMsg(subject.FilesChunk("acme", "evil"))
-		m.Header.Set(k, v)
-		m.Data = []byte("x")
-		if _, err := nc.RequestMsgWithContext(t.Context(), m); err != nil {
-			t.Fatal(err)
-		}
-	}
 	if l := must[message.FileListing](t, nc, "acme", "list", message.FileList{}); len(l.Files) != 6 {
 		t.Errorf("list %+v", l)
 	}

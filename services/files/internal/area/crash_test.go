@@ -186,6 +186,10 @@ var crashPaths = []crashing{
 		return errors.Join(group[0].err, group[1].err, group[2].err)
 	}, appends(uploaded()), 3},
 	{"delete", (*crashCase).old, change(record.KindDelete, ""), replaces(none), 3},
+	{"open an upload", (*crashCase).old, func(c *crashCase, a *Area) error {
+		_, err := a.Open(c.t.Context(), c.tenant, "f", 100)
+		return err
+	}, same, 2},
 	{"upload", func(c *crashCase) { c.store(0, 1, 2) },
 		func(c *crashCase, a *Area) error { return c.commitUpload(a, record.KindOverwrite) }, replaces(uploaded()), 2},
 	{"upload in disorder", func(c *crashCase) { c.store(2, 0, 1) },
