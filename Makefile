@@ -44,9 +44,11 @@ test-crash: ## kill everything at every step of a job's runs, for about a minute
 	go test -race -tags crash -run 'Kill' -count=1 -timeout 10m ./services/e2e
 
 .PHONY: test-faults
-test-faults: ## kill, freeze and cut off servers and replicas of state for some ten minutes, and check what callers saw
-	go vet -tags faults ./services/e2e/faults
+test-faults: ## crash, kill, freeze and cut off what stores state and files for some forty minutes, and check what callers saw
+	go vet -tags faults ./services/files/... ./services/e2e/...
 	go test -race -tags faults -run 'Long' -count=1 -timeout 60m ./services/e2e/faults
+	go test -race -tags faults -run 'CrashAfterEveryWrite' -count=1 -timeout 60m ./services/files/internal/area
+	go test -race -tags faults -run 'AppendersSurviveKills|FilesAreLinearizable' -count=1 -timeout 60m ./services/e2e
 
 .PHONY: test-typescript
 test-typescript: ## run the TypeScript worker and agent against toolbus up; needs Node.js 20 and npm

@@ -13,8 +13,7 @@ import (
 type fileState struct {
 	exists  bool
 	content string
-	// revision is the file's, when it is known; else it is above floor. An append
-	// that others' were committed with shares it with them.
+	// revision is the file's, when it is known; else it is above floor.
 	revision, floor uint64
 	appended        bool // by the last change
 }
@@ -72,7 +71,7 @@ var fileModel = porcupine.NondeterministicModel{
 			return nil
 		}
 		var states []any
-		if applied, ok := s.apply(op, out); ok {
+		for _, applied := range s.apply(op, out) {
 			states = append(states, applied)
 		}
 		if refused, ok := s.refuse(op, out); ok {
@@ -100,43 +99,49 @@ func (s fileState) refuse(op fileOp, out fileAnswer) (fileState, bool) {
 	return s, op.ifRevision != nil && *op.ifRevision != out.revision || op.kind == "create" && s.exists
 }
 
-// apply is op done.
-func (s fileState) apply(op fileOp, out fileAnswer) (fileState, bool) {
+// apply is what may come of op done; nothing when it cannot have been done.
+func (s fileState) apply(op fileOp, out fileAnswer) []fileState {
 	if out.conflict || op.kind == "create" && s.exists {
-		return s, false
+		return nil
 	}
 	if op.ifRevision != nil {
 		var ok bool
 		if s, ok = s.at(*op.ifRevision); !ok {
-			return s, false
+			return nil
 		}
 	}
 	next := fileState{exists: true, content: op.content, floor: max(s.floor, s.revision)}
 	switch op.kind {
 	case "delete":
-		if out.said && out.exists != s.exists {
-			return s, false
+		switch {
+		case out.said && out.exists != s.exists:
+			return nil
+		case !s.exists:
+			return []fileState{s}
 		}
-		if !s.exists {
-			return s, true
-		}
-		return fileState{floor: next.floor}, true
+		return []fileState{{floor: next.floor}}
 	case "append":
-		next.content, next.appended = s.content+op.content, true
+		next.content, next.appended = s.content+op.content, op.ifRevision == nil
 	}
 	if !out.said {
-		if next.appended && s.appended && op.ifRevision == nil {
-			next.floor-- // perhaps in the same commit as the one before
-		}
-		return next, true
+		return []fileState{next}
 	}
-	// Appends that were committed together have one revision.
-	together := next.appended && s.appended && op.ifRevision == nil && out.revision >= s.floor && (s.revision == 0 || out.revision == s.revision)
-	if out.size != int64(len(next.content)) || out.revision <= next.floor && !together {
-		return s, false
+	if out.size != int64(len(next.content)) {
+		return nil
 	}
-	next.revision = out.revision
-	return next, true
+	// Appends that are committed together are answered with one less than the
+	// file's revision, all but the last.
+	var states []fileState
+	if out.revision > next.floor {
+		last := next
+		last.revision = out.revision
+		states = append(states, last)
+	}
+	if next.appended && (out.revision > next.floor || out.revision == next.floor && s.appended && s.revision == 0) {
+		next.floor = out.revision
+		states = append(states, next)
+	}
+	return states
 }
 
 // The model takes what may happen and refuses what may not.
@@ -159,23 +164,24 @@ func TestFileModel(t *testing.T) {
 		want  porcupine.CheckResult
 		steps []step // one after the other; what has no answer stays open
 	}{
-		"appends":                    {porcupine.Ok, []step{{appendA, ok(1, 5)}, {appendB, ok(2, 7)}, {read, holds("ab", 7)}}},
-		"appends in one commit":      {porcupine.Ok, []step{{appendA, ok(1, 5)}, {appendB, ok(2, 5)}, {read, holds("ab", 5)}}},
-		"a lost append":              {porcupine.Illegal, []step{{appendA, ok(1, 5)}, {appendB, ok(2, 7)}, {read, holds("b", 7)}}},
-		"a doubled append":           {porcupine.Illegal, []step{{appendA, ok(1, 5)}, {read, holds("aa", 6)}}},
-		"a stale read":               {porcupine.Illegal, []step{{appendA, ok(1, 5)}, {appendB, ok(2, 7)}, {read, holds("a", 5)}}},
-		"an older revision":          {porcupine.Illegal, []step{{appendA, ok(1, 5)}, {fileOp{kind: "overwrite", content: "b"}, ok(1, 5)}}},
-		"an open append":             {porcupine.Ok, []step{{appendA, fileAnswer{}}, {read, holds("a", 5)}}},
-		"an open append, not yet":    {porcupine.Ok, []step{{appendA, fileAnswer{}}, {read, fileAnswer{said: true}}, {read, holds("a", 5)}}},
-		"an open append, taken back": {porcupine.Illegal, []step{{appendA, fileAnswer{}}, {read, holds("a", 5)}, {read, fileAnswer{said: true}}}},
-		"an open append, twice":      {porcupine.Illegal, []step{{appendA, fileAnswer{}}, {read, holds("aa", 5)}}},
-		"compare and set":            {porcupine.Ok, []step{{appendA, ok(1, 5)}, {fileOp{kind: "overwrite", content: "c", ifRevision: rev(5)}, ok(1, 9)}, {read, holds("c", 9)}}},
-		"compare and set, missed":    {porcupine.Illegal, []step{{appendA, ok(1, 5)}, {fileOp{kind: "overwrite", content: "c", ifRevision: rev(4)}, ok(1, 9)}}},
-		"refused":                    {porcupine.Ok, []step{{appendA, ok(1, 5)}, {fileOp{kind: "append", content: "c", ifRevision: rev(4)}, fileAnswer{said: true, conflict: true, revision: 5}}}},
-		"refused without reason":     {porcupine.Illegal, []step{{appendA, ok(1, 5)}, {fileOp{kind: "append", content: "c", ifRevision: rev(5)}, fileAnswer{said: true, conflict: true, revision: 5}}}},
-		"created twice":              {porcupine.Illegal, []step{{fileOp{kind: "create", content: "a"}, ok(1, 5)}, {fileOp{kind: "create", content: "b"}, ok(1, 6)}}},
-		"deleted":                    {porcupine.Ok, []step{{appendA, ok(1, 5)}, {fileOp{kind: "delete"}, fileAnswer{said: true, exists: true}}, {read, fileAnswer{said: true}}}},
-		"deleted nothing":            {porcupine.Illegal, []step{{appendA, ok(1, 5)}, {fileOp{kind: "delete"}, fileAnswer{said: true}}}},
+		"appends":                                {porcupine.Ok, []step{{appendA, ok(1, 5)}, {appendB, ok(2, 7)}, {read, holds("ab", 7)}}},
+		"appends in one commit":                  {porcupine.Ok, []step{{appendA, ok(1, 4)}, {appendB, ok(2, 5)}, {read, holds("ab", 5)}}},
+		"compare and set with what was followed": {porcupine.Illegal, []step{{appendA, ok(1, 5)}, {appendB, ok(2, 5)}, {read, holds("ab", 5)}}},
+		"a lost append":                          {porcupine.Illegal, []step{{appendA, ok(1, 5)}, {appendB, ok(2, 7)}, {read, holds("b", 7)}}},
+		"a doubled append":                       {porcupine.Illegal, []step{{appendA, ok(1, 5)}, {read, holds("aa", 6)}}},
+		"a stale read":                           {porcupine.Illegal, []step{{appendA, ok(1, 5)}, {appendB, ok(2, 7)}, {read, holds("a", 5)}}},
+		"an older revision":                      {porcupine.Illegal, []step{{appendA, ok(1, 5)}, {fileOp{kind: "overwrite", content: "b"}, ok(1, 5)}}},
+		"an open append":                         {porcupine.Ok, []step{{appendA, fileAnswer{}}, {read, holds("a", 5)}}},
+		"an open append, not yet":                {porcupine.Ok, []step{{appendA, fileAnswer{}}, {read, fileAnswer{said: true}}, {read, holds("a", 5)}}},
+		"an open append, taken back":             {porcupine.Illegal, []step{{appendA, fileAnswer{}}, {read, holds("a", 5)}, {read, fileAnswer{said: true}}}},
+		"an open append, twice":                  {porcupine.Illegal, []step{{appendA, fileAnswer{}}, {read, holds("aa", 5)}}},
+		"compare and set":                        {porcupine.Ok, []step{{appendA, ok(1, 5)}, {fileOp{kind: "overwrite", content: "c", ifRevision: rev(5)}, ok(1, 9)}, {read, holds("c", 9)}}},
+		"compare and set, missed":                {porcupine.Illegal, []step{{appendA, ok(1, 5)}, {fileOp{kind: "overwrite", content: "c", ifRevision: rev(4)}, ok(1, 9)}}},
+		"refused":                                {porcupine.Ok, []step{{appendA, ok(1, 5)}, {fileOp{kind: "append", content: "c", ifRevision: rev(4)}, fileAnswer{said: true, conflict: true, revision: 5}}}},
+		"refused without reason":                 {porcupine.Illegal, []step{{appendA, ok(1, 5)}, {fileOp{kind: "append", content: "c", ifRevision: rev(5)}, fileAnswer{said: true, conflict: true, revision: 5}}}},
+		"created twice":                          {porcupine.Illegal, []step{{fileOp{kind: "create", content: "a"}, ok(1, 5)}, {fileOp{kind: "create", content: "b"}, ok(1, 6)}}},
+		"deleted":                                {porcupine.Ok, []step{{appendA, ok(1, 5)}, {fileOp{kind: "delete"}, fileAnswer{said: true, exists: true}}, {read, fileAnswer{said: true}}}},
+		"deleted nothing":                        {porcupine.Illegal, []step{{appendA, ok(1, 5)}, {fileOp{kind: "delete"}, fileAnswer{said: true}}}},
 	} {
 		var ops []porcupine.Operation
 		for i, s := range c.steps {

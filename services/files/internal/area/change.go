@@ -188,7 +188,7 @@ func (w *writer) publish(ctx context.Context, rec, next *record.Record) error {
 		w.a.jan.purgeChunks(ctx, w.b, rec.ID)
 	}
 	for i, p := range w.group {
-		outs[i].Revision = seq
+		outs[i].Revision = record.Answered(i, len(w.group), seq)
 		p.finish(outs[i], nil)
 	}
 	w.group = nil

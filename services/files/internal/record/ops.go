@@ -44,7 +44,7 @@ type Op struct {
 	At       int64  // Unix seconds
 	Bytes    int64  // written
 	Size     int64  // of the file afterwards
-	Revision uint64 // 0: the message that carries it
+	Revision uint64 // as answered; 0: by the message that carries it, see Answered
 }
 
 // Find returns the operation with a key.
@@ -123,14 +123,41 @@ func packOps(ops []Op) string {
 	return base64.RawStdEncoding.EncodeToString(b)
 }
 
+// Answered is the revision that number i of n operations is answered with which
+// one message committed. All but the last get one less: a compare-and-set with it
+// then notices that something followed.
+func Answered(i, n int, revision uint64) uint64 {
+	if i < n-1 {
+		return revision - 1
+	}
+	return revision
+}
+
 // unpackOps reads them; what is unreadable is left out. Operations of the
-// carrying message get its revision.
+// carrying message are answered with its revision.
 func unpackOps(s string, revision uint64) []Op {
+	ops := unpack(s)
+	n := 0
+	for _, op := range ops {
+		if op.Revision == 0 {
+			n++
+		}
+	}
+	own := 0
+	for i := range ops {
+		if ops[i].Revision == 0 && revision > 0 {
+			ops[i].Revision = Answered(own, n, revision)
+			own++
+		}
+	}
+	return ops
+}
+
+func unpack(s string) (ops []Op) {
 	raw, err := base64.RawStdEncoding.DecodeString(s)
 	if err != nil {
 		return nil
 	}
-	var ops []Op
 	for b := bytes.NewReader(raw); b.Len() > 0; {
 		var op Op
 		if n, err := b.Read(op.Key[:]); err != nil || n != len(op.Key) {
@@ -146,9 +173,6 @@ func unpackOps(s string, revision uint64) []Op {
 			}
 		}
 		op.At, op.Bytes, op.Size, op.Revision = int64(v[0]), int64(v[1]), int64(v[2]), v[3]
-		if op.Revision == 0 {
-			op.Revision = revision
-		}
 		ops = append(ops, op)
 	}
 	return ops
