@@ -28,7 +28,7 @@ const none = "(none)"
 
 // atOnce is how long a writer or reader may take that comes after a crash. It
 // waits for nobody, so this is only what a busy machine needs.
-const atOnce = 900 * time.Millisecond
+const atOnce = 500 * time.Millisecond
 
 // crashing is a write path: what stands before, what is done, and what that
 // makes of a content.
@@ -349,8 +349,17 @@ func TestCrashAfterEveryWrite(t *testing.T) {
 					if !everyNext && i != 0 && i != 1+(n+len(path.name))%(len(crashNext)-1) {
 						continue
 					}
-					c, _ := start(n + 1)
-					c.after(fmt.Sprintf("crashed after write %d of %d, then %s", n+1, writes, next.name), path, next.kind, next.effect)
+					what := fmt.Sprintf("crashed after write %d of %d, then %s", n+1, writes, next.name)
+					var slow error
+					for range 3 { // a busy machine is slow now and then, a wait is always there
+						c, _ := start(n + 1)
+						if slow = c.after(what, path, next.kind, next.effect); slow == nil {
+							break
+						}
+					}
+					if slow != nil {
+						t.Error(slow)
+					}
 				}
 			}
 		})
@@ -391,15 +400,15 @@ func (c *crashCase) crash(path crashing, n int) int {
 	return d.conn.count()
 }
 
-// after checks what a crash left, with a replica that lives.
-func (c *crashCase) after(what string, path crashing, kind byte, effect func(string) string) {
+// after checks what a crash left, with a replica that lives. The error is that
+// this replica was slow.
+func (c *crashCase) after(what string, path crashing, kind byte, effect func(string) string) (slow error) {
 	c.t.Helper()
 	t := c.t
 	begin := time.Now()
 	prompt := func(who string) {
-		t.Helper()
 		if took := time.Since(begin); took > atOnce {
-			t.Errorf("%s: the next %s took %v", what, who, took)
+			slow = fmt.Errorf("%s: the next %s took %v", what, who, took)
 		}
 		begin = time.Now()
 	}
@@ -436,6 +445,7 @@ func (c *crashCase) after(what string, path crashing, kind byte, effect func(str
 		t.Fatalf("%s: nats.go reads %.200q, we read %.200q", what, got, want)
 	}
 	c.clean(what)
+	return slow
 }
 
 // starts are the contents that the path may have started from.

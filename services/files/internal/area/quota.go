@@ -33,12 +33,12 @@ func (r *room) fits(grow, old int64, newFile bool) error {
 	if !r.exact {
 		return nil
 	}
-	if max, would := r.limits.Files, r.files+1; newFile && max > 0 && would > max {
-		return errcode.OverLimit(errcode.QuotaExceeded, max, would, "the tenant would have %d files, at most %d are allowed", would, max)
+	if limit, would := r.limits.Files, r.files+1; newFile && limit > 0 && would > limit {
+		return errcode.OverLimit(errcode.QuotaExceeded, limit, would, "the tenant would have %d files, at most %d are allowed", would, limit)
 	}
-	if max, would := r.limits.Bytes, r.bytes-old+grow; max > 0 && grow > old && would > max {
-		return errcode.OverLimit(errcode.QuotaExceeded, max, would,
-			"the tenant's files would be %d bytes, at most %d are allowed (%d are used)", would, max, r.bytes)
+	if limit, would := r.limits.Bytes, r.bytes-old+grow; limit > 0 && grow > old && would > limit {
+		return errcode.OverLimit(errcode.QuotaExceeded, limit, would,
+			"the tenant's files would be %d bytes, at most %d are allowed (%d are used)", would, limit, r.bytes)
 	}
 	return nil
 }
@@ -119,8 +119,10 @@ func (a *Area) used(ctx context.Context, b *bucket, own string) (bytes, files in
 	if err != nil {
 		return 0, 0, err
 	}
-	for id, c := range u.reserved() {
-		if id = b.claimID(id); id == own {
+	bytes, files = u.total()
+	for subject, c := range u.reserved() {
+		id := b.claimID(subject)
+		if id == own {
 			continue
 		}
 		n, err := a.reserves(ctx, b, id, c)
@@ -129,8 +131,7 @@ func (a *Area) used(ctx context.Context, b *bucket, own string) (bytes, files in
 		}
 		bytes += n
 	}
-	b2, f := u.total()
-	return bytes + b2, f, nil
+	return bytes, files, nil
 }
 
 // reserves is what an open upload takes of the quota: what it announced, or what
