@@ -31,6 +31,12 @@ type FileChunks struct {
 	Chunks   int    `json:"chunks"`
 	Size     int64  `json:"size"`   // bytes
 	SHA256   string `json:"sha256"` // lower-case hex, of the whole upload
+	// SHA256State is the running hash that ends in SHA256, in base64, as Go's
+	// crypto/sha256 marshals it. With it the service need not read the upload
+	// again to be able to append to it: it then checks number, order and size of
+	// the chunks, and whoever reads the file checks the digest. Without it the
+	// service reads everything and checks the digest itself.
+	SHA256State string `json:"sha256State,omitempty"`
 }
 
 // FileWritten answers FileWrite.
@@ -59,14 +65,51 @@ type FileUploadOpened struct {
 // FileRead reads a file, or length bytes of it from offset. A reply never
 // holds more than fits a message: Length in the reply's FileContent says how
 // much it does; read on from there with Revision set to the first reply's, and
-// a version that is gone meanwhile is a conflict instead of a mixture. (A file
-// that only grew still has its recent versions.)
+// a version that is gone meanwhile is a conflict instead of a mixture. A file
+// that only grew still has its versions; of one that is not among the recent ones
+// the size is forgotten, and Length must be given.
 type FileRead struct {
 	Path     string  `json:"path"`
 	Encoding string  `json:"encoding,omitempty"`
 	Offset   int64   `json:"offset,omitempty"`
 	Length   *int64  `json:"length,omitempty"` // absent: to the end
 	Revision *uint64 `json:"revision,omitempty"`
+	// Direct asks that the content comes straight from where it is stored, and
+	// not in the reply; a service may overlook it.
+	Direct *FileDirect `json:"direct,omitempty"`
+}
+
+// FileDirect asks for one window of a file's chunks. The service answers with
+// FileContent.Direct and has JetStream send the chunks to DeliverTo, where they
+// may arrive before that answer: the raw bytes of a chunk each, as replies of a
+// direct batch get. The last value of header Nats-Sequence is the chunk's
+// sequence, HeaderChunk its number when it has one; a message without
+// Nats-Sequence has Status 204 at the window's end, and another one when it
+// could not be sent. Ask for the next window when this one is through: that
+// keeps what is under way below MaxBytes.
+//
+// What does not arrive (a window is sent at most once) or is not the chunk that
+// has its turn is asked for again; in the end read without Direct.
+type FileDirect struct {
+	// DeliverTo is an inbox that the client listens to: its first token begins
+	// with _INBOX. Use a fresh one for each window.
+	DeliverTo string `json:"deliverTo"`
+	// MaxBytes ends the window; absent: as much as the service allows, 8 MiB. The
+	// first chunk comes in any case.
+	MaxBytes int64 `json:"maxBytes,omitempty"`
+	// MaxChunks ends it too; absent: as much as the service allows, 2,048.
+	MaxChunks int `json:"maxChunks,omitempty"`
+	// From is where the next chunk stands, when the client knows; it then begins
+	// at or before Offset.
+	From *FilePlace `json:"from,omitempty"`
+}
+
+// FilePlace is where a chunk begins.
+type FilePlace struct {
+	ID       string `json:"id"`       // of the file's chunks
+	Chunk    int    `json:"chunk"`    // its number, from 0
+	Offset   int64  `json:"offset"`   // byte of the file
+	Sequence uint64 `json:"sequence"` // its sequence in the stream, or a lower one: that of the chunk before, plus 1
 }
 
 // FileContent answers FileRead. A missing file is no error: Exists is false
@@ -78,9 +121,15 @@ type FileContent struct {
 	Encoding string  `json:"encoding,omitempty"`
 	Offset   int64   `json:"offset,omitempty"`
 	Length   int64   `json:"length,omitempty"`   // bytes of the file in Content
-	Size     int64   `json:"size"`               // bytes of the whole file
+	Size     int64   `json:"size"`               // bytes of the whole file; of a forgotten version, what was asked for
 	Modified string  `json:"modified,omitempty"` // RFC 3339, UTC
 	Revision uint64  `json:"revision,omitempty"`
+	// SHA256 is the whole file's, in lower-case hex; absent for a version whose
+	// digest is not kept.
+	SHA256 string `json:"sha256,omitempty"`
+	// Direct is where the window begins that is on its way to the client; Content
+	// is then null.
+	Direct *FilePlace `json:"direct,omitempty"`
 }
 
 // FileStat asks for a file's particulars.
