@@ -42,7 +42,7 @@ type Config struct {
 func DefaultConfig() Config {
 	return Config{
 		Bus: bus.Config{Server: bus.DefaultServer, Wait: 30 * time.Second}, Replicas: 1,
-		MaxFileSize: 1 << 30, QuotaBytes: 10 << 30, MaxFiles: 100_000,
+		MaxFileSize: 4 << 30, QuotaBytes: 10 << 30, MaxFiles: 100_000,
 		BlobAge: time.Hour, BlobBytes: 1 << 30, SweepEvery: time.Hour,
 	}
 }
@@ -119,6 +119,7 @@ func (s *Service) Start(ctx context.Context) error {
 		Replicas: s.cfg.Replicas, MaxFileSize: s.cfg.MaxFileSize,
 		Default: area.Limits{Bytes: s.cfg.QuotaBytes, Files: s.cfg.MaxFiles}, Limits: tenants,
 		ReserveQuota: s.cfg.ReserveQuota, OrphanAge: area.DefaultOrphanAge, UploadAge: area.DefaultUploadAge,
+		CompactChunks: area.DefaultCompactChunks,
 	}, s.log)
 	if err != nil {
 		return err

@@ -48,12 +48,17 @@ type Config struct {
 	// the difference is what a commit may take.
 	OrphanAge time.Duration
 	UploadAge time.Duration
+	// CompactChunks is how many chunks a file has at least that is compacted: fewer
+	// are read soon enough, and copying often makes appends slow.
+	CompactChunks int
 }
 
 // Defaults of Config.
 const (
 	DefaultOrphanAge = time.Hour
 	DefaultUploadAge = 50 * time.Minute
+
+	DefaultCompactChunks = 1024
 )
 
 const (
@@ -65,14 +70,16 @@ const (
 
 // Area serves the files of all tenants. Close it.
 type Area struct {
-	nc     *nats.Conn
-	js     jetstream.JetStream
-	cfg    Config
-	log    telemetry.Logger
-	now    func() time.Time
-	index  *index
-	memory memory
-	jan    *janitor
+	nc        *nats.Conn
+	js        jetstream.JetStream
+	cfg       Config
+	log       telemetry.Logger
+	now       func() time.Time
+	index     *index
+	memory    memory
+	jan       *janitor
+	compactor *compactor
+	known     *known
 
 	base   context.Context
 	cancel context.CancelFunc
@@ -90,11 +97,12 @@ func New(nc *nats.Conn, cfg Config, log telemetry.Logger) (*Area, error) {
 		return nil, err
 	}
 	a := &Area{
-		nc: nc, js: js, cfg: cfg, log: log, now: time.Now, index: newIndex(),
+		nc: nc, js: js, cfg: cfg, log: log, now: time.Now, index: newIndex(), known: newKnown(),
 		buckets: map[string]*bucket{}, lanes: map[laneKey]*lane{},
 	}
 	a.base, a.cancel = context.WithCancel(context.Background())
 	a.jan = startJanitor(a)
+	a.compactor = newCompactor(a)
 	return a, nil
 }
 
@@ -102,6 +110,7 @@ func New(nc *nats.Conn, cfg Config, log telemetry.Logger) (*Area, error) {
 func (a *Area) Close(ctx context.Context) {
 	done := make(chan struct{})
 	go func() { a.wg.Wait(); close(done) }()
+	a.compactor.stop()
 	select {
 	case <-done:
 	case <-ctx.Done():

@@ -20,8 +20,20 @@ func newID() string { return rand.Text() }
 func (a *Area) change(ctx context.Context, b *bucket, group []*pending) error {
 	w := &writer{a: a, b: b, group: group}
 	defer w.discard(ctx)
+	if rec := w.guess(); rec != nil {
+		err := w.try(ctx, rec)
+		w.leave()
+		if err == nil {
+			return nil
+		}
+		a.known.missed(laneKey{b.tenant, group[0].Path}, a.now())
+	}
 	for attempt := 0; ; attempt++ {
-		err := w.try(ctx)
+		rec, err := a.load(ctx, b, group[0].Path)
+		if err != nil {
+			return err
+		}
+		err = w.try(ctx, rec)
 		w.leave()
 		if !errors.Is(err, errAgain) {
 			return err
@@ -77,12 +89,9 @@ func (w *writer) discard(ctx context.Context) {
 	}
 }
 
-func (w *writer) try(ctx context.Context) error {
-	path := w.group[0].Path
-	rec, err := w.a.load(ctx, w.b, path)
-	if err != nil {
-		return err
-	}
+// try makes the change to the version that rec describes.
+func (w *writer) try(ctx context.Context, rec *record.Record) error {
+	path := rec.Path
 	known := len(w.group)
 	if err := w.answerKnown(ctx, rec); err != nil {
 		return err
@@ -180,18 +189,20 @@ func (w *writer) publish(ctx context.Context, rec, next *record.Record) error {
 		return err
 	}
 	next.Revision = seq
+	w.a.known.note(w.key(), next, seq, w.a.now())
 	w.b.usage.wrote(w.b.meta(rec.Path), next, next.Size-rec.Size)
 	if rec.Revision > 0 {
-		w.a.jan.deleteMsg(ctx, w.b, rec.Revision)
+		w.a.jan.supersede(ctx, w.b, w.b.meta(rec.Path), seq)
 	}
 	if rec.Exists() && (rec.ID != next.ID || next.Deleted) {
-		w.a.jan.purgeChunks(ctx, w.b, rec.ID)
+		w.a.jan.dropChunks(ctx, w.b, rec)
 	}
 	for i, p := range w.group {
 		outs[i].Revision = record.Answered(i, len(w.group), seq)
 		p.finish(outs[i], nil)
 	}
 	w.group = nil
+	w.a.compactor.consider(w.b, next)
 	return nil
 }
 

@@ -3,6 +3,8 @@ package area
 import (
 	"context"
 	"crypto/sha256"
+	"encoding"
+	"encoding/base64"
 	"encoding/hex"
 	"errors"
 	"fmt"
@@ -212,6 +214,10 @@ var crashPaths = []crashing{
 	{"remove what is no append", func(c *crashCase) { c.old(); c.stray() }, change(record.KindAppend, "new\n"), appends("new\n"), 6},
 	{"overwrite an append under way", func(c *crashCase) { c.old(); c.unfinished("lost\n", 1) },
 		change(record.KindOverwrite, "new\n"), replaces("new\n"), 4},
+	{"compact", (*crashCase).lines, (*crashCase).compact, same, 6}, // claim, two chunks, metadata, and what is superseded
+	{"compact with an append under way", func(c *crashCase) { c.lines(); c.unfinished("lost\n", 1) }, (*crashCase).compact, same, 6},
+	{"upload with its hash", func(c *crashCase) { c.store(0, 1, 2); c.hashed() },
+		func(c *crashCase, a *Area) error { return c.commitUpload(a, record.KindOverwrite) }, replaces(uploaded()), 2},
 	{"sweep", func(c *crashCase) {
 		c.old()
 		c.must(record.KindAppend, "more\n")
@@ -223,6 +229,47 @@ var crashPaths = []crashing{
 	}, func(c *crashCase, a *Area) error {
 		return a.later(func() error { return a.sweep(a.base, a.bucket(c.tenant)) })
 	}, same, 4},
+}
+
+// lines makes a file of as many chunks as are compacted.
+func (c *crashCase) lines() {
+	c.t.Helper()
+	c.old()
+	a, b := c.live, c.live.bucket(c.tenant)
+	old, err := a.load(c.t.Context(), b, "f")
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	p := newPrepared()
+	for i := range testConfig().CompactChunks {
+		if err := a.addChunk(c.t.Context(), b, p, fmt.Appendf(nil, "line %d of the file\n", i), ""); err != nil {
+			c.t.Fatal(err)
+		}
+	}
+	rec, err := p.record()
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	rec.Path = "f"
+	if _, err := a.store(c.t.Context(), b, rec, old.Revision); err != nil {
+		c.t.Fatal(err)
+	}
+	a.jan.deleteMsg(c.t.Context(), b, old.Revision)
+	a.jan.purgeChunks(c.t.Context(), b, old.ID)
+}
+
+func (c *crashCase) compact(a *Area) error { return a.compact(a.base, a.bucket(c.tenant), "f") }
+
+// hashed adds the running hash to the upload.
+func (c *crashCase) hashed() {
+	c.t.Helper()
+	h := sha256.New()
+	h.Write([]byte(uploaded()))
+	state, err := h.(encoding.BinaryMarshaler).MarshalBinary()
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	c.upload.SHA256State = base64.StdEncoding.EncodeToString(state)
 }
 
 // unfinished leaves the first n chunks of an append behind the tail, as a writer

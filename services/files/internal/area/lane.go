@@ -30,6 +30,7 @@ type Outcome struct {
 
 type pending struct {
 	Change
+	task func(context.Context) error // instead of the change
 	key  record.OpKey
 	done chan struct{}
 	out  Outcome
@@ -64,8 +65,18 @@ const groupCount = record.MaxOps / 2
 // Apply makes a change and returns when it is committed or refused. When ctx
 // ends first, the change may still happen; a retry with its OpID finds out.
 func (a *Area) Apply(ctx context.Context, tenant string, c Change) (Outcome, error) {
-	p := &pending{Change: c, key: record.KeyOf(c.OpID), done: make(chan struct{})}
-	k := laneKey{tenant, c.Path}
+	return a.wait(ctx, tenant, &pending{Change: c, key: record.KeyOf(c.OpID), done: make(chan struct{})})
+}
+
+// inLane runs a task between the changes that this process makes to a file.
+func (a *Area) inLane(ctx context.Context, tenant, path string, task func(context.Context) error) error {
+	_, err := a.wait(ctx, tenant, &pending{Change: Change{Path: path}, task: task, done: make(chan struct{})})
+	return err
+}
+
+// wait queues p in its file's lane and waits for it.
+func (a *Area) wait(ctx context.Context, tenant string, p *pending) (Outcome, error) {
+	k := laneKey{tenant, p.Path}
 	a.mu.Lock()
 	l := a.lanes[k]
 	if l == nil {
@@ -142,6 +153,10 @@ func (a *Area) commit(b *bucket, group []*pending) {
 			}
 		}
 	}()
+	if task := group[0].task; task != nil {
+		group[0].finish(Outcome{}, task(ctx))
+		return
+	}
 	if e := a.change(ctx, b, group); e != nil {
 		err = errcode.From(e)
 	}

@@ -96,7 +96,7 @@ func (a *Area) Read(ctx context.Context, tenant string, q message.FileRead) (mes
 			return message.FileContent{}, err
 		}
 		if q.Revision != nil {
-			if rec, err = pinned(rec, *q.Revision); err != nil {
+			if rec, err = pinned(rec, q); err != nil {
 				return message.FileContent{}, err
 			}
 		}
@@ -107,34 +107,38 @@ func (a *Area) Read(ctx context.Context, tenant string, q message.FileRead) (mes
 		switch {
 		case !errors.Is(err, errVanished):
 			return out, err
-		case q.Revision != nil || try == 8:
+		case try == 8:
 			return message.FileContent{}, errcode.ConflictAt(rec.Current(), "%q changed while it was read", q.Path)
 		}
 	}
 }
 
-// pinned is the version of a file at a revision: the current one, or one that
-// later appends left intact and whose size is still remembered.
-func pinned(rec *record.Record, revision uint64) (*record.Record, error) {
+// pinned is the version of a file that q asks for: the current one, or one that
+// later appends left intact. When its size is forgotten, it is read as far as q
+// says.
+func pinned(rec *record.Record, q message.FileRead) (*record.Record, error) {
+	revision := *q.Revision
 	if rec.Current() == revision {
 		return rec, nil
 	}
-	if rec.Exists() && revision >= rec.Born {
-		for _, op := range rec.Ops {
-			if op.Revision == revision && op.Kind != record.KindDelete {
-				old := *rec
-				old.Revision, old.Size, old.Modified = revision, op.Size, time.Unix(op.At, 0)
-				// Appends of one commit share a revision; the last one made it.
-				for _, o := range rec.Ops {
-					if o.Revision == revision {
-						old.Size = o.Size
-					}
-				}
-				return &old, nil
-			}
+	if !rec.Exists() || revision < rec.Born || revision > rec.Current() {
+		return nil, errcode.ConflictAt(rec.Current(), "%q is not at revision %d any more", rec.Path, revision)
+	}
+	old := *rec
+	old.Revision, old.Same, old.Size, old.Digest = revision, 0, -1, nil
+	for _, op := range rec.Ops {
+		// Appends of one commit share a revision; the last one made it.
+		if op.Revision == revision && op.Kind != record.KindDelete {
+			old.Size, old.Modified = op.Size, time.Unix(op.At, 0)
 		}
 	}
-	return nil, errcode.ConflictAt(rec.Current(), "%q is not at revision %d any more", rec.Path, revision)
+	if old.Size < 0 {
+		if q.Length == nil {
+			return nil, errcode.ConflictAt(rec.Current(), "the size of %q at revision %d is forgotten", rec.Path, revision)
+		}
+		old.Size = max(min(q.Offset+*q.Length, rec.Size), q.Offset)
+	}
+	return &old, nil
 }
 
 // pieceOverhead is room for the rest of a FileContent: a long path in JSON.
@@ -143,10 +147,15 @@ const pieceOverhead = 8 << 10
 func (a *Area) piece(ctx context.Context, b *bucket, rec *record.Record, q message.FileRead) (message.FileContent, error) {
 	out := message.FileContent{
 		Exists: true, Path: q.Path, Encoding: q.Encoding, Offset: q.Offset,
-		Size: rec.Size, Modified: rec.Modified.UTC().Format(time.RFC3339Nano), Revision: rec.Revision,
+		Size: rec.Size, Modified: rec.Modified.UTC().Format(time.RFC3339Nano), Revision: rec.Current(), SHA256: rec.SHA256(),
 	}
 	if q.Offset > rec.Size {
 		return out, errcode.Field("offset", "is %d, beyond the end of the file (%d bytes)", q.Offset, rec.Size)
+	}
+	if deliverable(rec, q) {
+		var err error
+		out.Direct, err = a.deliver(ctx, b, rec, q)
+		return out, err
 	}
 	budget := max(bus.MaxBody(a.nc)-pieceOverhead, 1024)
 	most := budget * 3 / 4
@@ -221,7 +230,7 @@ func (a *Area) Stat(ctx context.Context, tenant, path string) (message.FileInfo,
 
 func info(r *record.Record) message.FileInfo {
 	return message.FileInfo{
-		Exists: true, Path: r.Path, Size: r.Size, Revision: r.Revision,
+		Exists: true, Path: r.Path, Size: r.Size, Revision: r.Current(),
 		Modified: r.Modified.UTC().Format(time.RFC3339Nano), SHA256: r.SHA256(),
 	}
 }

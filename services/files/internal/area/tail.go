@@ -152,6 +152,7 @@ func (a *Area) commitGroup(ctx context.Context, b *bucket, rec *record.Record, p
 	if g.Source != "" {
 		a.jan.purgeChunks(ctx, b, g.Source)
 	}
+	a.compactor.consider(b, next)
 	return errAgain
 }
 
@@ -159,6 +160,7 @@ func (a *Area) commitGroup(ctx context.Context, b *bucket, rec *record.Record, p
 // committed any more, and removes the chunks in question.
 func (a *Area) fence(ctx context.Context, b *bucket, rec *record.Record, seqs []uint64) error {
 	next := *rec
+	next.Same = rec.Current()
 	if err := a.remember(ctx, b, rec, &next, nil); err != nil {
 		return err
 	}

@@ -67,6 +67,11 @@ func (a *Area) prepareUpload(ctx context.Context, b *bucket, u *message.FileChun
 	if err != nil {
 		return nil, err
 	}
+	if u.SHA256State != "" {
+		if p, err := a.checkChunks(ctx, b, u, last.Seq); p != nil || err != nil {
+			return p, err
+		}
+	}
 	p := &prepared{id: u.UploadID, key: record.NewKey(), hash: sha256.New(), tail: last.Seq}
 	at := make(map[int]uint64, min(u.Chunks, 4096))
 	inOrder := true

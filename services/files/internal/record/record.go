@@ -9,6 +9,7 @@ import (
 	"encoding/base64"
 	"encoding/hex"
 	"encoding/json"
+	"fmt"
 	"hash"
 	"strconv"
 	"strings"
@@ -23,24 +24,30 @@ import (
 const (
 	keyState = "toolbus-sha256-state" // the running SHA-256, so that an append hashes only what it adds
 	keyTail  = "toolbus-tail"         // sequence of the last chunk
-	keyBorn  = "toolbus-born"         // revision that first named this chunk id; left out in that revision itself
+	keyBorn  = "toolbus-born"         // revision since which content was only added; left out in that revision itself
 	keyOps   = "toolbus-ops"          // recent operations, see Op
 	keyPage  = "toolbus-page"         // sequence of the newest Page of older operations
 	keyKey   = "toolbus-key"          // secret of the chunk id, see Group
+	keySame  = "toolbus-same"         // revision and time, in Unix nanoseconds, of the version that is repeated
 )
 
 // Record is a file's metadata as it stands at one revision.
 type Record struct {
 	Path     string
 	Revision uint64    // sequence of the metadata message; 0: never written
-	Modified time.Time // when that message was stored
+	Modified time.Time // when the version was stored
 	Deleted  bool
+
+	// Same is the revision that clients know this version by, when this message
+	// only repeats it, since its chunks stand elsewhere or to fence off others; 0
+	// when it is Revision.
+	Same uint64
 
 	ID     string // chunk id: the last token of the chunks' subject
 	Size   int64  // bytes
 	Chunks int
 	Tail   uint64 // sequence of the last chunk; 0: no chunks
-	Born   uint64 // revision that first named ID
+	Born   uint64 // revision since which content was only added
 	Digest []byte // SHA-256 of the content
 	Key    string // secret of ID
 
@@ -58,6 +65,9 @@ func (r *Record) Exists() bool { return r.Revision > 0 && !r.Deleted }
 func (r *Record) Current() uint64 {
 	if !r.Exists() {
 		return 0
+	}
+	if r.Same > 0 {
+		return r.Same
 	}
 	return r.Revision
 }
@@ -109,6 +119,9 @@ func (r *Record) Encode(bucket string) ([]byte, error) {
 		if r.Key != "" {
 			info.Metadata[keyKey] = r.Key
 		}
+		if r.Same > 0 {
+			info.Metadata[keySame] = fmt.Sprintf("%d %d", r.Same, r.Modified.UnixNano())
+		}
 		if r.Born > 0 {
 			info.Metadata[keyBorn] = strconv.FormatUint(r.Born, 10)
 		}
@@ -138,6 +151,10 @@ func Decode(data []byte, revision uint64, modified time.Time) (*Record, error) {
 	r.Tail, _ = strconv.ParseUint(info.Metadata[keyTail], 10, 64)
 	if b, err := strconv.ParseUint(info.Metadata[keyBorn], 10, 64); err == nil {
 		r.Born = b
+	}
+	var same, at int64
+	if n, err := fmt.Sscanf(info.Metadata[keySame], "%d %d", &same, &at); err == nil && n == 2 && same > 0 {
+		r.Same, r.Modified = uint64(same), time.Unix(0, at)
 	}
 	r.Page, _ = strconv.ParseUint(info.Metadata[keyPage], 10, 64)
 	r.Key = info.Metadata[keyKey]

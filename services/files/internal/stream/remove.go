@@ -23,6 +23,11 @@ func (r Reader) Purge(ctx context.Context, subject string) error {
 	return r.api(ctx, "PURGE", fmt.Appendf(nil, `{"filter":%q}`, subject))
 }
 
+// PurgeBelow removes the messages of a subject below a sequence.
+func (r Reader) PurgeBelow(ctx context.Context, subject string, seq uint64) error {
+	return r.api(ctx, "PURGE", fmt.Appendf(nil, `{"filter":%q,"seq":%d}`, subject, seq))
+}
+
 // codeDeleteFailed also says that the message is not there any more.
 const codeDeleteFailed = 10057
 

@@ -92,3 +92,14 @@ func (r Reader) batch(ctx context.Context, subject string, from uint64, hint int
 		}
 	}
 }
+
+// Send has the messages of a subject, from sequence from on, sent to another
+// inbox: at most count messages of about bytes in all, then a status. It does not
+// wait, and nobody says whether they arrive.
+func (r Reader) Send(to, subject string, from uint64, count int, bytes int64) error {
+	body := fmt.Appendf(nil, `{"next_by_subj":%q,"seq":%d,"batch":%d,"max_bytes":%d}`, subject, max(from, 1), count, bytes)
+	if err := r.Conn.PublishRequest("$JS.API.DIRECT.GET."+r.Name, to, body); err != nil {
+		return requestError(err)
+	}
+	return nil
+}
