@@ -2,7 +2,9 @@ package files
 
 import (
 	"context"
+	"crypto/sha256"
 	"encoding/base64"
+	"encoding/hex"
 	"errors"
 	"io"
 	"math"
@@ -46,22 +48,47 @@ func (c *Client) readOnce(ctx context.Context, path string) ([]byte, tool.FileIn
 		return nil, info, false, err
 	}
 	if first.Length >= first.Size {
-		return data, info, true, nil
+		return data, info, true, checkDigest(first, sha256.Sum256(data))
 	}
 	// The first reply shows how much fits one message, and which version it is.
 	content := make([]byte, first.Size)
-	copy(content, data)
-	step := first.Length
-	g, ctx := errgroup.WithContext(ctx)
-	g.SetLimit(readParallel)
-	for off := step; off < first.Size; off += step {
-		part := content[off:min(off+step, first.Size)]
-		g.Go(func() error { return c.fill(ctx, first, off, part) })
-	}
-	if err := g.Wait(); err != nil {
+	n := copy(content, data)
+	if err := c.rest(ctx, first, content[n:], int64(n)); err != nil {
 		return nil, tool.FileInfo{}, false, err
 	}
-	return content, info, true, nil
+	return content, info, true, checkDigest(first, sha256.Sum256(content))
+}
+
+// rest fills part, the content from byte off of the version that first is of:
+// straight from where it stands, and what does not come that way through the
+// service.
+func (c *Client) rest(ctx context.Context, first message.FileContent, part []byte, off int64) error {
+	have := 0
+	_, err := c.readDirect(ctx, first, off, off+int64(len(part)), func(b []byte) error {
+		have += copy(part[have:], b)
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	part, off = part[have:], off+int64(have)
+	g, ctx := errgroup.WithContext(ctx)
+	g.SetLimit(readParallel)
+	for step := max(first.Length, 1); len(part) > 0; {
+		n := min(step, int64(len(part)))
+		piece, at := part[:n], off
+		g.Go(func() error { return c.fill(ctx, first, at, piece) })
+		part, off = part[n:], off+n
+	}
+	return g.Wait()
+}
+
+// checkDigest compares what was read with the version's digest, when it has one.
+func checkDigest(first message.FileContent, sum [sha256.Size]byte) error {
+	if first.SHA256 != "" && first.SHA256 != hex.EncodeToString(sum[:]) {
+		return errcode.New(errcode.Internal, "the content of %q at revision %d does not have its SHA-256", first.Path, first.Revision)
+	}
+	return nil
 }
 
 // fill reads part from byte off of the version that first is of.
@@ -141,7 +168,13 @@ func (c *Client) readAtOnce(ctx context.Context, path string, offset, length int
 	}
 	content := make([]byte, length)
 	n := copy(content, data)
-	if err := c.fill(ctx, first, offset+int64(n), content[n:]); err != nil {
+	rest := c.fill
+	if length-int64(n) > first.Length {
+		rest = func(ctx context.Context, first message.FileContent, off int64, part []byte) error {
+			return c.rest(ctx, first, part, off)
+		}
+	}
+	if err := rest(ctx, first, offset+int64(n), content[n:]); err != nil {
 		return nil, tool.FileInfo{}, false, err
 	}
 	return content, info, true, nil
@@ -161,9 +194,10 @@ func contentInfo(r message.FileContent) (tool.FileInfo, error) {
 }
 
 // Get writes a file's content to w, in constant memory; exists is false,
-// without an error, when there is none. It is one version's content. A file
-// that is replaced while it is read is a conflict; w then has a part of the
-// version that is gone.
+// without an error, when there is none. It is one version's content, also while
+// the file is appended to. A file that is replaced while it is read is a conflict;
+// w then has a part of the version that is gone. Content that does not have the
+// digest it was written with is internal.
 func (c *Client) Get(ctx context.Context, path string, w io.Writer) (info tool.FileInfo, exists bool, err error) {
 	if err := paths.Check(path); err != nil {
 		return tool.FileInfo{}, false, err
@@ -175,22 +209,34 @@ func (c *Client) Get(ctx context.Context, path string, w io.Writer) (info tool.F
 	if info, err = contentInfo(first); err != nil {
 		return tool.FileInfo{}, false, err
 	}
-	for off := int64(0); ; {
-		if _, err := w.Write(data); err != nil {
+	sum := sha256.New()
+	sink := func(part []byte) error {
+		sum.Write(part)
+		_, err := w.Write(part)
+		return err
+	}
+	if err := sink(data); err != nil {
+		return tool.FileInfo{}, false, err
+	}
+	off := int64(len(data))
+	if off < first.Size {
+		if off, err = c.readDirect(ctx, first, off, first.Size, sink); err != nil {
 			return tool.FileInfo{}, false, err
 		}
-		off += int64(len(data))
+	}
+	for off < first.Size {
 		left := first.Size - off
-		if left <= 0 {
-			return info, true, nil
-		}
-		var r message.FileContent
-		r, data, err = c.piece(ctx, message.FileRead{Path: path, Offset: off, Length: &left, Revision: &first.Revision})
+		r, data, err := c.piece(ctx, message.FileRead{Path: path, Offset: off, Length: &left, Revision: &first.Revision})
 		if err == nil && !r.Exists {
 			err = errcode.New(errcode.Conflict, "%q was removed while it was read", path)
+		}
+		if err == nil {
+			err = sink(data)
 		}
 		if err != nil {
 			return tool.FileInfo{}, false, err
 		}
+		off += int64(len(data))
 	}
+	return info, true, checkDigest(first, [sha256.Size]byte(sum.Sum(nil)))
 }

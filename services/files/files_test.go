@@ -27,7 +27,10 @@ import (
 	"github.com/toolbus/toolbus/services/files"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) {
+	natstest.RunChild()
+	goleak.VerifyTestMain(m)
+}
 
 func start(t *testing.T, s *natstest.Server, mod ...func(*files.Config)) *files.Service {
 	t.Helper()
