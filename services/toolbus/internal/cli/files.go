@@ -4,7 +4,9 @@ import (
 	"bytes"
 	"context"
 	"encoding/base64"
+	"errors"
 	"io"
+	"os"
 	"unicode/utf8"
 
 	"github.com/spf13/cobra"
@@ -15,7 +17,6 @@ import (
 	"github.com/toolbus/toolbus/pkg/bus"
 	"github.com/toolbus/toolbus/pkg/files"
 	"github.com/toolbus/toolbus/pkg/paths"
-	"github.com/toolbus/toolbus/pkg/tool"
 )
 
 func (a *app) files() *cobra.Command {
@@ -28,6 +29,7 @@ func (a *app) files() *cobra.Command {
 	put.Flags().StringVar(&mode, "mode", mode, "`mode`: overwrite, append, or create (conflict when the file exists)")
 	cmd.AddCommand(
 		put,
+		&cobra.Command{Use: "get PATH [FILE|-]", Short: "Write a file's bytes to FILE, or to stdout; not_found when it is missing", Args: args(1, "path", "file"), RunE: a.do(a.filesGet)},
 		&cobra.Command{Use: "ls [PREFIX]", Short: "List the files whose path starts with PREFIX", Args: args(0, "prefix"), RunE: a.do(a.filesList)},
 		&cobra.Command{Use: "cat PATH", Short: "Print a file's bytes; not_found when it is missing", Args: args(1, "path"), RunE: a.do(a.filesCat)},
 		&cobra.Command{Use: "stat PATH", Short: "Print a file's particulars", Args: args(1, "path"), RunE: a.do(a.filesStat)},
@@ -101,8 +103,7 @@ func (a *app) filesCat(ctx context.Context, args []string) error {
 	}, nil)
 }
 
-// filesPut streams when it replaces a file; what is appended or created must
-// fit into memory.
+// filesPut streams: what is written need not fit into memory.
 func (a *app) filesPut(ctx context.Context, mode string, args []string) error {
 	tenant, err := a.tenant()
 	if err != nil {
@@ -128,25 +129,71 @@ func (a *app) filesPut(ctx context.Context, mode string, args []string) error {
 		return err
 	}
 	defer nc.Close()
-	area := files.New(nc, tenant)
-	var info tool.FileInfo
-	if mode == message.ModeOverwrite {
-		info, err = area.Put(ctx, path, in)
-	} else {
-		write := area.Append
-		if mode == message.ModeCreate {
-			write = area.Create
-		}
-		var content []byte
-		if content, err = readAll("file", in); err != nil {
-			return err
-		}
-		info, err = write(ctx, path, content)
-	}
+	bar := a.transfer(path, inputSize(in))
+	info, err := files.New(nc, tenant).PutMode(ctx, path, bar.reader(in), mode)
+	bar.end()
 	if err != nil {
 		return err
 	}
 	return a.print(fileInfo(info), func(w io.Writer) { fileRows(w, fileInfo(info)) })
+}
+
+// getTries is how often a download to a file begins again when the file is
+// replaced meanwhile.
+const getTries = 4
+
+// filesGet streams. A local file is replaced when all of it is there; to stdout
+// goes what has come, also when the rest does not.
+func (a *app) filesGet(ctx context.Context, args []string) error {
+	tenant, err := a.tenant()
+	if err != nil {
+		return err
+	}
+	if err := paths.Check(args[0]); err != nil {
+		return err
+	}
+	nc, err := a.connect(ctx)
+	if err != nil {
+		return err
+	}
+	defer nc.Close()
+	get := func(to io.Writer) (message.FileInfo, error) {
+		size := int64(-1)
+		if a.terminal() { // the size is for the bar only
+			var stat message.FileInfo
+			if err := bus.Retry(ctx, nc, subject.Files(tenant, "stat"), message.FileStat{Path: args[0]}, &stat); err != nil {
+				return stat, err
+			}
+			size = stat.Size
+		}
+		bar := a.transfer(args[0], size)
+		defer bar.end()
+		info, err := download(ctx, nc, tenant, args[0], bar.writer(to))
+		if err == nil && !info.Exists {
+			err = errcode.New(errcode.NotFound, "no file %q", args[0])
+		}
+		return info, err
+	}
+	if len(args) == 1 || args[1] == "-" {
+		_, err := get(output{a.std.Out})
+		return err
+	}
+	var info message.FileInfo
+	err = replaceFile(args[1], func(f *os.File) error {
+		for try := 1; ; try++ {
+			info, err = get(f)
+			if !errors.Is(err, errcode.Conflict) || try == getTries {
+				return err
+			}
+			if err := rewind(f); err != nil {
+				return err
+			}
+		}
+	})
+	if err != nil {
+		return err
+	}
+	return a.print(info, func(w io.Writer) { fileRows(w, info) })
 }
 
 func (a *app) filesStat(ctx context.Context, args []string) error {
