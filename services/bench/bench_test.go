@@ -87,6 +87,7 @@ func TestMeasure(t *testing.T) {
 		{name: "a.c1", baseline: "b.c1", callers: 1, base: []setup{constant(time.Millisecond), constant(3 * time.Millisecond)}, ours: constant(6 * time.Millisecond), how: "how"},
 		{name: "a.c64", baseline: "b.c64", callers: 64, base: []setup{constant(1)}, ours: constant(1)},
 		{name: "a.c8", baseline: "b.c1", callers: 8, alone: true, base: []setup{oneCaller}, ours: constant(1)},
+		{name: "a.bytes", baseline: "b.bytes", callers: 1, bytes: 1e6, every: 2, base: []setup{constant(2 * time.Millisecond)}, ours: constant(time.Millisecond)},
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -95,7 +96,10 @@ func TestMeasure(t *testing.T) {
 	if results[0] != want {
 		t.Errorf("got %+v", results[0])
 	}
-	for _, r := range results[1:] {
+	if r := results[3]; r.Unit != "MB/s" || r.Value != 1000 || r.BaselineValue != 500 || r.Ratio != 2 {
+		t.Errorf("got %+v", r)
+	}
+	for _, r := range results[1:3] {
 		if r.Unit != "1/s" || r.Value <= 0 || r.BaselineValue <= 0 || r.Ratio <= 0 {
 			t.Errorf("got %+v", r)
 		}
@@ -161,8 +165,8 @@ func TestRowsAreNamedOnceAndExplained(t *testing.T) {
 	}
 	for _, name := range []string{
 		"call.c1", "call.c64", "toolstate.get.c1", "toolstate.get.c64", "toolstate.set.c1", "toolstate.append.c1",
-		"toolstate.contended",
-		"files.read.1k", "files.write.1k", "wake.c1",
+		"toolstate.contended", "files.read.1k", "files.write.1k", "files.append", "files.append.100m", "files.read.appended",
+		"files.read.100m", "files.write.100m", "wake.c1",
 	} {
 		if !seen[name] {
 			t.Errorf("no %s", name)

@@ -12,22 +12,31 @@ import (
 const (
 	streamName   = "BENCH"
 	storeSubject = "bench.store"
+	lineSubject  = "bench.line"
 	queueSubject = "bench.queue"
 )
 
 func stream(ctx context.Context, b *testbed) (jetstream.Stream, error) {
 	return b.js.CreateOrUpdateStream(ctx, jetstream.StreamConfig{
-		Name: streamName, Subjects: []string{storeSubject, queueSubject}, Storage: jetstream.FileStorage,
+		Name: streamName, Subjects: []string{storeSubject, lineSubject, queueSubject}, Storage: jetstream.FileStorage,
 		MaxMsgsPerSubject: 1000, AllowDirect: true,
 	})
 }
 
 // publish publishes and waits for the acknowledgement.
 func publish(ctx context.Context, b *testbed) (op, error) {
+	return publishing(ctx, b, storeSubject, kilobyte())
+}
+
+// publishLine is publish for what one line takes.
+func publishLine(ctx context.Context, b *testbed) (op, error) {
+	return publishing(ctx, b, lineSubject, []byte(payload))
+}
+
+func publishing(ctx context.Context, b *testbed, to string, body []byte) (op, error) {
 	_, err := stream(ctx, b)
-	body := kilobyte()
 	return timed(func(ctx context.Context, _ int) error {
-		_, err := b.js.Publish(ctx, storeSubject, body)
+		_, err := b.js.Publish(ctx, to, body)
 		return err
 	}), err
 }

@@ -50,8 +50,8 @@ func main() {
 	}
 }
 
-// startAndStop is allowed beside the measurements.
-const startAndStop = 30 * time.Second
+// startAndStop is allowed beside the measurements, for setting them up too.
+const startAndStop = 3 * time.Minute
 
 func run(ctx context.Context, cfg config, out io.Writer) (err error) {
 	rows := slices.DeleteFunc(rows(), func(r row) bool { return !strings.HasPrefix(r.name, cfg.only) })

@@ -23,12 +23,15 @@ func timed(f func(ctx context.Context, caller int) error) op {
 }
 
 // row is an operation beside its baseline. With one caller its value is the
-// median time, with several the operations per second of all together.
+// median time, or with bytes the throughput at the median time; with several the
+// operations per second of all together.
 type row struct {
 	name     string
 	baseline string
 	callers  int
 	alone    bool    // the baseline has one caller, whose operations per second count
+	bytes    int64   // of content that one operation carries; its value is then MB/s
+	every    int     // measured in every so many rounds: what takes long; 0: in each
 	how      string  // one line: what is measured against what
 	base     []setup // what the baseline does one after the other, each measured by itself
 	ours     setup
@@ -77,6 +80,26 @@ func newPlan(budget time.Duration, rows int) (plan, error) {
 	return plan{rounds: rounds, slice: slice}, nil
 }
 
+// due tells whether a row is measured in a round. Round 0 warms up, and is left
+// out of what takes long.
+func (r row) due(round int) bool { return r.every == 0 || round%r.every == 1 }
+
+// measureBase measures each step of a row's baseline by itself.
+func (p plan) measureBase(ctx context.Context, r row, base []op) (float64, error) {
+	callers := r.callers
+	if r.alone {
+		callers = 1
+	}
+	steps := make([]float64, len(base))
+	for j, step := range base {
+		var err error
+		if steps[j], err = p.run(ctx, p.slice/time.Duration(len(steps)), callers, r.callers > 1, step); err != nil {
+			return 0, fmt.Errorf("%s: %w", r.baseline, err)
+		}
+	}
+	return together(steps, r.callers > 1), nil
+}
+
 // measure sets all rows up and measures them in turns.
 func (p plan) measure(ctx context.Context, b *testbed, rows []row) ([]result, error) {
 	type pair struct {
@@ -99,23 +122,33 @@ func (p plan) measure(ctx context.Context, b *testbed, rows []row) ([]result, er
 	taken := make([]samples, len(rows))
 	for round := range p.rounds + 1 {
 		for i, r := range rows {
-			baseCallers := r.callers
-			if r.alone {
-				baseCallers = 1
+			if !r.due(round) {
+				continue
 			}
-			steps := make([]float64, len(r.base))
-			for j, step := range pairs[i].base {
-				var err error
-				if steps[j], err = p.run(ctx, p.slice/time.Duration(len(steps)), baseCallers, r.callers > 1, step); err != nil {
-					return nil, fmt.Errorf("%s: %w", r.baseline, err)
+			var base, ours float64
+			var err error
+			measureBase := func() { base, err = p.measureBase(ctx, r, pairs[i].base) }
+			// In turns who is first: what one leaves to the disk the other waits for.
+			first := len(taken[i].base)%2 == 0
+			if first {
+				measureBase()
+			}
+			if err == nil {
+				if ours, err = p.run(ctx, p.slice, r.callers, r.callers > 1, pairs[i].ours); err != nil {
+					err = fmt.Errorf("%s: %w", r.name, err)
 				}
 			}
-			ours, err := p.run(ctx, p.slice, r.callers, r.callers > 1, pairs[i].ours)
+			if err == nil && !first {
+				measureBase()
+			}
 			if err != nil {
-				return nil, fmt.Errorf("%s: %w", r.name, err)
+				return nil, err
+			}
+			if r.bytes > 0 {
+				base, ours = float64(r.bytes)/base, float64(r.bytes)/ours // bytes in a microsecond are MB in a second
 			}
 			if round > 0 {
-				taken[i].add(together(steps, r.callers > 1), ours)
+				taken[i].add(base, ours)
 			}
 		}
 	}

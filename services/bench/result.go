@@ -11,7 +11,8 @@ import (
 )
 
 // result is one entry of the results file. Ratio is Value to BaselineValue: the
-// smaller the better for times (us), the larger for throughputs (1/s).
+// smaller the better for times (us), the larger for throughputs
+// (1/s, MB/s).
 type result struct {
 	Name          string  `json:"name"`
 	Value         float64 `json:"value"`
@@ -33,7 +34,10 @@ func (s *samples) add(base, ours float64) {
 
 func (s *samples) result(r row) result {
 	unit := "us"
-	if r.callers > 1 {
+	switch {
+	case r.bytes > 0:
+		unit = "MB/s"
+	case r.callers > 1:
 		unit = "1/s"
 	}
 	ratios := make([]float64, len(s.ours))

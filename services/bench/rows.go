@@ -56,6 +56,31 @@ func rows() []row {
 			how: "overwrite a file of 1 KiB through the files service / a request, then two publishes of 1 KiB with their acknowledgements",
 		},
 		{
+			name: "files.append", baseline: "nats.request+2publish.line", callers: 1,
+			base: []setup{request, publishLine, publishLine}, ours: fileAppend("append.log"),
+			how: "append a line of 200 bytes to a file through the files service / a request, then two publishes of 200 bytes",
+		},
+		{
+			name: "files.append.100m", baseline: "files.append.empty", callers: 1,
+			base: []setup{fileAppend("empty.log")}, ours: fileAppendLarge,
+			how: "append a line to a file of 100 MB / to one that was empty at first",
+		},
+		{
+			name: "files.read.appended", baseline: "files.read.whole", callers: 1, bytes: appendedBytes, every: 3,
+			base: []setup{fileReadWhole}, ours: fileReadAppended,
+			how: "read a file of 100,000 lines of 100 bytes, each appended by itself / the same bytes, written at once",
+		},
+		{
+			name: "files.read.100m", baseline: "objectstore.get.100m", callers: 1, bytes: largeBytes, every: 2,
+			base: []setup{objectGet}, ours: fileGetLarge,
+			how: "read a file of 100 MB / nats.go's ObjectStore Get",
+		},
+		{
+			name: "files.write.100m", baseline: "objectstore.put.100m", callers: 1, bytes: largeBytes, every: 2,
+			base: []setup{objectPut}, ours: filePutLarge,
+			how: "write a file of 100 MB / nats.go's ObjectStore Put",
+		},
+		{
 			name: "wake.c1", baseline: "nats.request+consume.c1", callers: 1,
 			base: []setup{request, consume}, ours: wake,
 			how: "from asking the scheduler for a wake until the agent's handler has it / a request, then a publish until a durable consumer has it",
