@@ -233,7 +233,7 @@ func (a *Area) purgeOld(ctx context.Context, b *bucket, rec *record.Record) {
 // may have died.
 func (a *Area) claimCompaction(ctx context.Context, b *bucket, id string) (mine bool, err error) {
 	m := nats.NewMsg(b.claim("=" + id)) // no upload has an id with =
-	m.Data = []byte("{}")
+	m.Data = []byte(`{"op":"compact"}`) // no open upload, which would reserve room
 	last, err := b.reader.Last(ctx, m.Subject)
 	switch {
 	case errors.Is(err, stream.ErrNone):
