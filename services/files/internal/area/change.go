@@ -29,7 +29,7 @@ func (a *Area) change(ctx context.Context, b *bucket, group []*pending) error {
 		a.known.missed(laneKey{b.tenant, group[0].Path}, a.now())
 	}
 	for attempt := 0; ; attempt++ {
-		rec, err := a.load(ctx, b, group[0].Path)
+		rec, err := a.settled(ctx, b, group[0].Path)
 		if err != nil {
 			return err
 		}
@@ -38,14 +38,19 @@ func (a *Area) change(ctx context.Context, b *bucket, group []*pending) error {
 		if !errors.Is(err, errAgain) {
 			return err
 		}
-		// Another replica was faster: let it finish.
-		pause := min(time.Millisecond<<min(attempt, 5), 20*time.Millisecond)
-		select {
-		case <-ctx.Done():
-			return errcode.Wrap(errcode.Overloaded, ctx.Err(), "too many others change %q", group[0].Path)
-		case <-time.After(pause/2 + mathrand.N(pause)):
+		if err := yield(ctx, attempt, group[0].Path); err != nil {
+			return err
 		}
 	}
+}
+
+// yield lets another replica finish that was faster.
+func yield(ctx context.Context, attempt int, path string) error {
+	wait := min(time.Millisecond<<min(attempt, 5), 20*time.Millisecond)
+	if err := pause(ctx, wait/2+mathrand.N(wait)); err != nil {
+		return errcode.Wrap(errcode.Overloaded, err, "too many others change %q", path)
+	}
+	return nil
 }
 
 // errAgain is that the file changed under a writer, which starts again from
@@ -101,6 +106,9 @@ func (w *writer) try(ctx context.Context, rec *record.Record) error {
 	}
 	if len(w.group) == 0 {
 		return nil
+	}
+	if err := w.a.finishOrigin(ctx, w.b, rec); err != nil {
+		return err
 	}
 	first := w.group[0]
 	if want := first.IfRevision; want != nil && *want != rec.Current() {
@@ -190,7 +198,7 @@ func (w *writer) publish(ctx context.Context, rec, next *record.Record) error {
 	}
 	next.Revision = seq
 	w.a.known.note(w.key(), next, seq, w.a.now())
-	w.b.usage.wrote(w.b.meta(rec.Path), next, next.Size-rec.Size)
+	w.b.usage.wrote(next, next.Size-rec.Size)
 	if rec.Revision > 0 {
 		w.a.jan.supersede(ctx, w.b, w.b.meta(rec.Path), seq)
 	}

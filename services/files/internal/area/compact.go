@@ -99,7 +99,7 @@ func (c *compactor) consider(b *bucket, r *record.Record) {
 // errAgain and errVanished are that it was replaced meanwhile.
 func (a *Area) compact(ctx context.Context, b *bucket, path string) error {
 	rec, err := a.load(ctx, b, path)
-	if err != nil || !rec.Exists() || !rec.Growable() || !a.sparse(rec.Chunks, rec.Size) {
+	if err != nil || !rec.Exists() || !rec.Growable() || rec.Move != nil || !a.sparse(rec.Chunks, rec.Size) {
 		return err
 	}
 	// An append that crashed goes first: it could not be finished later.
@@ -122,7 +122,7 @@ func (a *Area) compact(ctx context.Context, b *bucket, path string) error {
 		if rec, err = a.load(ctx, b, path); err != nil {
 			return err
 		}
-		if rec.ID != c.id || rec.Deleted {
+		if rec.ID != c.id || rec.Deleted || rec.Move != nil {
 			return errAgain
 		}
 		// Until it has almost caught up, or never will.
@@ -168,7 +168,7 @@ func (c *compaction) commit(ctx context.Context) error {
 		switch {
 		case err != nil:
 			return err
-		case rec.ID != c.id || rec.Deleted:
+		case rec.ID != c.id || rec.Deleted || rec.Move != nil:
 			return errAgain
 		}
 		if err := c.copy(ctx, rec); err != nil {
@@ -185,6 +185,7 @@ func (c *compaction) commit(ctx context.Context) error {
 			return errcode.New(errcode.Internal, "the content of %q at revision %d does not have its SHA-256", rec.Path, rec.Revision)
 		}
 		next.Path, next.Born, next.Same, next.Modified = rec.Path, rec.Born, rec.Current(), rec.Modified
+		next.From = rec.From
 		if err := c.a.remember(ctx, c.b, rec, next, nil); err != nil {
 			return err
 		}

@@ -218,6 +218,12 @@ var crashPaths = []crashing{
 	{"compact with an append under way", func(c *crashCase) { c.lines(); c.unfinished("lost\n", 1) }, (*crashCase).compact, same, 6},
 	{"upload with its hash", func(c *crashCase) { c.store(0, 1, 2); c.hashed() },
 		func(c *crashCase, a *Area) error { return c.commitUpload(a, record.KindOverwrite) }, replaces(uploaded()), 2},
+	{"move away", (*crashCase).old, func(c *crashCase, a *Area) error { return c.move(a, "f", "g") }, replaces(none), 4},
+	{"move here", func(c *crashCase) { c.write("g", long) }, func(c *crashCase, a *Area) error { return c.move(a, "g", "f") }, replaces(long), 4},
+	{"move over a file", func(c *crashCase) { c.old(); c.write("g", long) },
+		func(c *crashCase, a *Area) error { return c.move(a, "g", "f") }, replaces(long), 6},
+	{"write what was moved here", func(c *crashCase) { c.write("g", "old\n"); c.moveUntil("g", "f", 2) },
+		change(record.KindAppend, "new\n"), appends("new\n"), 5},
 	{"sweep", func(c *crashCase) {
 		c.old()
 		c.must(record.KindAppend, "more\n")
@@ -229,6 +235,28 @@ var crashPaths = []crashing{
 	}, func(c *crashCase, a *Area) error {
 		return a.later(func() error { return a.sweep(a.base, a.bucket(c.tenant)) })
 	}, same, 4},
+}
+
+func (c *crashCase) write(path, content string) {
+	c.t.Helper()
+	_, err := c.live.Apply(c.t.Context(), c.tenant, Change{Path: path, Kind: record.KindOverwrite, Content: []byte(content), OpID: bus.NewOpID()})
+	if err != nil {
+		c.t.Fatal(err)
+	}
+}
+
+func (c *crashCase) move(a *Area, from, to string) error {
+	_, err := a.Move(c.t.Context(), c.tenant, Move{Path: from, To: to, Overwrite: true, OpID: "op"})
+	return err
+}
+
+// moveUntil leaves a move that crashed after n writes.
+func (c *crashCase) moveUntil(from, to string, n int) {
+	c.t.Helper()
+	c.crash(crashing{do: func(c *crashCase, a *Area) error {
+		_, err := a.Move(c.t.Context(), c.tenant, Move{Path: from, To: to, OpID: "lost"})
+		return err
+	}}, n)
 }
 
 // lines makes a file of as many chunks as are compacted.
@@ -538,6 +566,10 @@ func (c *crashCase) clean(what string) {
 	if err != nil {
 		c.t.Fatal(err)
 	}
+	other, err := c.live.load(c.t.Context(), b, "g") // what moves leave
+	if err != nil {
+		c.t.Fatal(err)
+	}
 	left, err := b.reader.Info(c.t.Context(), ">")
 	if err != nil {
 		c.t.Fatal(err)
@@ -547,6 +579,7 @@ func (c *crashCase) clean(what string) {
 		switch {
 		case rec.Exists() && subject == b.chunk(rec.ID):
 			chunks = n
+		case other.Exists() && (subject == b.meta("g") && n == 1 || subject == b.chunk(other.ID) && n == uint64(other.Chunks) && other.ID != rec.ID):
 		case subject != b.meta("f"):
 			others += n
 		}

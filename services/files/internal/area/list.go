@@ -38,6 +38,10 @@ func (a *Area) records(ctx context.Context, b *bucket, fn func(*record.Record)) 
 		return err
 	}
 	for _, r := range newest {
+		// A file that was moved may not be gone yet from where it was.
+		if r.Move != nil && newest[b.meta(r.Move.To)] != nil && r.Move.Moved(r.Path, newest[b.meta(r.Move.To)]) {
+			continue
+		}
 		fn(r)
 	}
 	return nil

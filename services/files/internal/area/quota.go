@@ -110,7 +110,7 @@ func (a *Area) used(ctx context.Context, b *bucket, own string) (bytes, files in
 			a.log.Error("unreadable file metadata", "tenant", b.tenant, "seq", m.Seq, "err", err)
 			return nil
 		}
-		u.saw(m.Subject, r)
+		u.saw(r)
 		return nil
 	})
 	if err == nil {

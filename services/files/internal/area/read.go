@@ -91,7 +91,7 @@ func (s *scanner) visit(m stream.Msg) error {
 func (a *Area) Read(ctx context.Context, tenant string, q message.FileRead) (message.FileContent, error) {
 	b := a.bucket(tenant)
 	for try := 0; ; try++ {
-		rec, err := a.load(ctx, b, q.Path)
+		rec, err := a.settled(ctx, b, q.Path)
 		if err != nil {
 			return message.FileContent{}, err
 		}
@@ -128,7 +128,7 @@ func pinned(rec *record.Record, q message.FileRead) (*record.Record, error) {
 	old.Revision, old.Same, old.Size, old.Digest = revision, 0, -1, nil
 	for _, op := range rec.Ops {
 		// Appends of one commit share a revision; the last one made it.
-		if op.Revision == revision && op.Kind != record.KindDelete {
+		if op.Revision == revision && op.Kind != record.KindDelete && op.Kind != record.KindMove {
 			old.Size, old.Modified = op.Size, time.Unix(op.At, 0)
 		}
 	}
@@ -221,7 +221,7 @@ func cutText(data []byte, budget int, short bool) (cut int, ok bool) {
 
 // Stat returns a file's particulars.
 func (a *Area) Stat(ctx context.Context, tenant, path string) (message.FileInfo, error) {
-	rec, err := a.load(ctx, a.bucket(tenant), path)
+	rec, err := a.settled(ctx, a.bucket(tenant), path)
 	if err != nil || !rec.Exists() {
 		return message.FileInfo{Path: path}, err
 	}

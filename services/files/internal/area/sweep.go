@@ -15,8 +15,8 @@ import (
 
 // Sweep removes what crashes and abandoned uploads left behind in every
 // tenant's store, once it is older than OrphanAge: chunks that no file names,
-// superseded metadata, delete markers and claims. Appends that were not finished
-// it finishes, however young. Chunks that a file names are never touched.
+// superseded metadata, delete markers and claims. Appends and moves that were not
+// finished it finishes, however young. Chunks that a file names are never touched.
 // Replicas may sweep at the same time.
 func (a *Area) Sweep(ctx context.Context) error {
 	const prefix = "OBJ_"
@@ -44,13 +44,18 @@ func (a *Area) sweep(ctx context.Context, b *bucket) error {
 	if err != nil {
 		return err
 	}
-	named, dirty, err := a.sweepMetadata(ctx, b, old, chunks.Subjects)
+	named, dirty, moving, err := a.sweepMetadata(ctx, b, old, chunks.Subjects)
 	if err != nil {
 		return err
 	}
 	// Appends that crashed are finished before what they are finished from goes.
 	for _, r := range dirty {
 		if err := a.finishTail(ctx, b, r); err != nil && !errors.Is(err, errAgain) {
+			return err
+		}
+	}
+	for _, r := range moving {
+		if err := a.settle(ctx, b, r); err != nil {
 			return err
 		}
 	}
@@ -116,8 +121,9 @@ func (a *Area) sweepAll(ctx context.Context, b *bucket, subject string, age time
 }
 
 // sweepMetadata removes superseded and deleted files' metadata. It returns the
-// chunk ids that files name, and the files with chunks behind their tail.
-func (a *Area) sweepMetadata(ctx context.Context, b *bucket, old time.Time, chunks map[string]uint64) (named map[string]bool, dirty []*record.Record, err error) {
+// chunk ids that files name, the files with chunks behind their tail, and those
+// that are being moved.
+func (a *Area) sweepMetadata(ctx context.Context, b *bucket, old time.Time, chunks map[string]uint64) (named map[string]bool, dirty, moving []*record.Record, err error) {
 	named = map[string]bool{}
 	newest := map[string]*record.Record{}
 	var superseded []uint64
@@ -133,13 +139,15 @@ func (a *Area) sweepMetadata(ctx context.Context, b *bucket, old time.Time, chun
 		return nil
 	})
 	if err != nil {
-		return nil, nil, err
+		return nil, nil, nil, err
 	}
 	for _, r := range newest {
 		switch {
 		case r.Exists():
 			named[r.ID] = true
-			if r.Growable() && chunks[b.chunk(r.ID)] > uint64(r.Chunks) {
+			if r.Move != nil {
+				moving = append(moving, r)
+			} else if r.Growable() && chunks[b.chunk(r.ID)] > uint64(r.Chunks) {
 				dirty = append(dirty, r)
 			}
 		case r.Modified.Before(old):
@@ -148,8 +156,8 @@ func (a *Area) sweepMetadata(ctx context.Context, b *bucket, old time.Time, chun
 	}
 	for _, seq := range superseded {
 		if err := b.reader.Delete(ctx, seq); err != nil {
-			return nil, nil, err
+			return nil, nil, nil, err
 		}
 	}
-	return named, dirty, nil
+	return named, dirty, moving, nil
 }

@@ -147,7 +147,7 @@ func (a *Area) commitGroup(ctx context.Context, b *bucket, rec *record.Record, p
 		}
 		return err
 	}
-	b.usage.wrote(b.meta(rec.Path), next, next.Size-rec.Size)
+	b.usage.wrote(next, next.Size-rec.Size)
 	a.jan.deleteMsg(ctx, b, rec.Revision)
 	if g.Source != "" {
 		a.jan.purgeChunks(ctx, b, g.Source)

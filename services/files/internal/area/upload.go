@@ -27,7 +27,7 @@ func (a *Area) Open(ctx context.Context, tenant, path string, size int64) (strin
 	if err := a.checkSize(size); err != nil {
 		return "", err
 	}
-	rec, err := a.load(ctx, b, path)
+	rec, err := a.settled(ctx, b, path)
 	if err != nil {
 		return "", err
 	}

@@ -25,8 +25,8 @@ type usage struct {
 	at           time.Time
 	bytes, files int64
 
-	since   time.Time // when counting began
-	sizes   map[string]fileSize
+	since   time.Time             // when counting began
+	sizes   map[string]fileSize   // by path
 	open    map[string]openUpload // by the claim's subject
 	metas   uint64                // newest metadata that is counted
 	claims  uint64
@@ -38,6 +38,7 @@ type fileSize struct {
 	size   int64
 	exists bool
 	seq    uint64
+	move   string // id of the one that it is under
 }
 
 type openUpload struct {
@@ -62,39 +63,52 @@ func (u *usage) setBound(now time.Time, bytes, files int64) {
 }
 
 // wrote counts in what this process has committed.
-func (u *usage) wrote(subject string, r *record.Record, grown int64) {
+func (u *usage) wrote(r *record.Record, grown int64) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	u.bytes += max(grown, 0)
 	u.files++
 	if !u.since.IsZero() {
-		u.count(subject, r)
+		u.count(r)
 	}
 }
 
 // saw counts in metadata that was read.
-func (u *usage) saw(subject string, r *record.Record) {
+func (u *usage) saw(r *record.Record) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
-	u.count(subject, r)
+	u.count(r)
 	u.metas = max(u.metas, r.Revision)
 }
 
-func (u *usage) count(subject string, r *record.Record) {
-	old := u.sizes[subject]
-	if old.seq >= r.Revision {
-		return
+func (u *usage) count(r *record.Record) {
+	if f := r.From; f != nil && u.sizes[f.Path].move == f.ID {
+		u.set(f.Path, fileSize{seq: r.Revision}) // it is here now, and still there
 	}
 	now := fileSize{seq: r.Revision, exists: r.Exists()}
 	if now.exists {
 		now.size = r.Size
+	}
+	if r.Move != nil {
+		now.move = r.Move.ID
+	}
+	u.set(r.Path, now)
+}
+
+// set replaces what is known of a file by something newer.
+func (u *usage) set(path string, now fileSize) {
+	old := u.sizes[path]
+	if old.seq >= now.seq {
+		return
+	}
+	if now.exists {
 		u.exist++
 	}
 	if old.exists {
 		u.exist--
 	}
 	u.counted += now.size - old.size
-	u.sizes[subject] = now
+	u.sizes[path] = now
 }
 
 // sawClaim counts an open upload in, and one that was committed or refused out.

@@ -25,6 +25,7 @@ const (
 	KindAppend    = 'a'
 	KindCreate    = 'c'
 	KindDelete    = 'd'
+	KindMove      = 'm' // remembered where the file was
 )
 
 // OpKey stands for an opId.

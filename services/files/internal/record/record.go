@@ -29,6 +29,8 @@ const (
 	keyPage  = "toolbus-page"         // sequence of the newest Page of older operations
 	keyKey   = "toolbus-key"          // secret of the chunk id, see Group
 	keySame  = "toolbus-same"         // revision and time, in Unix nanoseconds, of the version that is repeated
+	keyMove  = "toolbus-move"         // the Move that the file is under
+	keyFrom  = "toolbus-from"         // the Origin of a file that was moved
 )
 
 // Record is a file's metadata as it stands at one revision.
@@ -50,6 +52,9 @@ type Record struct {
 	Born   uint64 // revision since which content was only added
 	Digest []byte // SHA-256 of the content
 	Key    string // secret of ID
+
+	Move *Move   // nil unless the file is being moved away
+	From *Origin // of a file that was moved here; nil once it was written since
 
 	// State is the running hash; nil when the object was written by another
 	// client.
@@ -125,6 +130,12 @@ func (r *Record) Encode(bucket string) ([]byte, error) {
 		if r.Born > 0 {
 			info.Metadata[keyBorn] = strconv.FormatUint(r.Born, 10)
 		}
+		if r.Move != nil {
+			info.Metadata[keyMove] = r.Move.pack()
+		}
+		if r.From != nil {
+			info.Metadata[keyFrom] = r.From.pack()
+		}
 	}
 	if len(r.Ops) > 0 {
 		info.Metadata[keyOps] = packOps(r.Ops)
@@ -138,7 +149,8 @@ func (r *Record) Encode(bucket string) ([]byte, error) {
 // Decode reads a metadata message.
 func Decode(data []byte, revision uint64, modified time.Time) (*Record, error) {
 	var info jetstream.ObjectInfo
-	if err := json.Unmarshal(data, &info); err != nil {
+	err := json.Unmarshal(data, &info)
+	if err != nil {
 		return nil, errcode.Wrap(errcode.Internal, err, "unreadable file metadata at revision %d", revision)
 	}
 	r := &Record{
@@ -158,6 +170,12 @@ func Decode(data []byte, revision uint64, modified time.Time) (*Record, error) {
 	}
 	r.Page, _ = strconv.ParseUint(info.Metadata[keyPage], 10, 64)
 	r.Key = info.Metadata[keyKey]
+	if r.Move, err = unpackMove(info.Metadata[keyMove]); err == nil {
+		r.From, err = unpackOrigin(info.Metadata[keyFrom])
+	}
+	if err != nil {
+		return nil, errcode.Wrap(errcode.Internal, err, "unreadable move of a file at revision %d", revision)
+	}
 	r.Ops = unpackOps(info.Metadata[keyOps], revision)
 	// An unreadable state is none: the next append copies the file and makes one.
 	if s, err := base64.RawStdEncoding.DecodeString(info.Metadata[keyState]); err == nil && len(s) > 0 {
