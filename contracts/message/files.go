@@ -160,6 +160,24 @@ type FileListing struct {
 	Cursor string     `json:"cursor,omitempty"`
 }
 
+// FileMove gives a file another path. Its content is not copied. It is conflict
+// when there is a file at To, unless Overwrite is set, and not_found when there is
+// none at Path.
+type FileMove struct {
+	Path       string  `json:"path"`
+	To         string  `json:"to"`
+	IfRevision *uint64 `json:"ifRevision,omitempty"` // of the file at Path
+	Overwrite  bool    `json:"overwrite,omitempty"`
+	OpID       string  `json:"opId,omitempty"`
+}
+
+// FileMoved answers FileMove, with the file's new path and revision.
+type FileMoved struct {
+	Path     string `json:"path"`
+	Size     int64  `json:"size"`
+	Revision uint64 `json:"revision"`
+}
+
 // FileDelete removes a file.
 type FileDelete struct {
 	Path       string  `json:"path"`

@@ -42,6 +42,8 @@ var golden = map[string]any{
 	"files/stat-reply":                  message.FileInfo{},
 	"files/list":                        message.FileList{},
 	"files/list-reply":                  message.FileListing{},
+	"files/move":                        message.FileMove{},
+	"files/move-reply":                  message.FileMoved{},
 	"files/delete":                      message.FileDelete{},
 	"files/delete-reply":                message.FileDeleted{},
 	"files/fetch":                       message.FetchRequest{},

@@ -124,6 +124,29 @@ func (c *Client) List(ctx context.Context, prefix string) ([]tool.FileInfo, erro
 	}
 }
 
+// Move gives a file another path and returns it as it stands there. It is
+// not_found when there is no file, and conflict when there is one at to already.
+func (c *Client) Move(ctx context.Context, from, to string) (tool.FileInfo, error) {
+	return c.move(ctx, message.FileMove{Path: from, To: to})
+}
+
+// Replace is Move that replaces a file at to.
+func (c *Client) Replace(ctx context.Context, from, to string) (tool.FileInfo, error) {
+	return c.move(ctx, message.FileMove{Path: from, To: to, Overwrite: true})
+}
+
+func (c *Client) move(ctx context.Context, q message.FileMove) (tool.FileInfo, error) {
+	if err := paths.CheckMove(q.Path, q.To); err != nil {
+		return tool.FileInfo{}, err
+	}
+	q.OpID = bus.NewOpID()
+	var r message.FileMoved
+	if err := c.request(ctx, "move", q, &r); err != nil {
+		return tool.FileInfo{}, err
+	}
+	return tool.FileInfo{Path: r.Path, Size: r.Size, Modified: time.Now().UTC(), Revision: r.Revision}, nil
+}
+
 // Delete removes a file and reports whether it was there.
 func (c *Client) Delete(ctx context.Context, path string) (bool, error) {
 	if err := paths.Check(path); err != nil {

@@ -162,6 +162,9 @@ type Files interface {
 	Stat(ctx context.Context, path string) (FileInfo, bool, error)
 	// List returns the files whose path starts with prefix, sorted by path.
 	List(ctx context.Context, prefix string) ([]FileInfo, error)
+	// Move gives a file another path; it never stands under both, or none. It is
+	// not_found when there is no file, and conflict when there is one at to already.
+	Move(ctx context.Context, from, to string) (FileInfo, error)
 	// Delete removes a file and reports whether it was there.
 	Delete(ctx context.Context, path string) (bool, error)
 }

@@ -116,7 +116,7 @@ func TestJSONOutput(t *testing.T) {
 		"scheduler":[{"id":"h","cron":"@hourly","taskMessage":"x"}]}`)
 	for _, args := range [][]string{
 		{"apply", cfg}, {"get", "agents"}, {"get", "agents", "bot"}, {"get", "tools"}, {"get", "tools", "-a", "bot"},
-		{"call", "writeFile", `{"path":"f","content":"x"}`, "-a", "bot"}, {"files", "ls"}, {"files", "stat", "f"}, {"files", "cat", "f"}, {"files", "rm", "f"},
+		{"call", "writeFile", `{"path":"f","content":"x"}`, "-a", "bot"}, {"files", "ls"}, {"files", "stat", "f"}, {"files", "cat", "f"}, {"files", "mv", "f", "g"}, {"files", "mv", "g", "f", "--overwrite"}, {"files", "rm", "f"},
 		{"state", "set", "k", `[1]`, "-n", "n", "-c", "c"}, {"state", "get", "k", "-n", "n", "-c", "c"}, {"state", "all", "-n", "n", "-c", "c"},
 		{"state", "all", "-n", "none", "-c", "c"}, {"state", "list"}, {"state", "append", "k", "2", "-n", "n", "-c", "c"},
 		{"state", "increment", "i", "-n", "n", "-c", "c"}, {"state", "update", `{"u":1}`, "-n", "n", "-c", "c"}, {"state", "watch", "--current", "--count", "1"},

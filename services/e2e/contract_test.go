@@ -361,7 +361,9 @@ func (s scenario) files() {
 	s.ok(ops("read"), message.FileRead{Path: "none.txt"})
 	s.ok(ops("stat"), message.FileStat{Path: "a.txt"})
 	s.ok(ops("list"), message.FileList{Limit: 1})
-	s.ok(ops("delete"), message.FileDelete{Path: "a.txt"})
+	s.ok(ops("move"), message.FileMove{Path: "a.txt", To: "b/a.txt", Overwrite: true, OpID: "2"})
+	s.refused(errcode.NotFound, ops("move"), message.FileMove{Path: "a.txt", To: "c.txt"})
+	s.ok(ops("delete"), message.FileDelete{Path: "b/a.txt"})
 	s.refused(errcode.InvalidRequest, ops("stat"), message.FileStat{Path: "../a"})
 	if _, err := files.New(s.nc, acme).Put(s.t.Context(), "big.bin", strings.NewReader(strings.Repeat("x", 3<<20))); err != nil {
 		s.t.Error(err)

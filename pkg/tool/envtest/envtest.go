@@ -1,5 +1,5 @@
-// Package envtest holds what every implementation of the capabilities ToolState
-// and store must do, whether it keeps them in a cluster or in a test's memory:
+// Package envtest holds what every implementation of the capabilities ToolState,
+// store and files must do, whether it keeps them in a cluster or in a test's memory:
 // what they answer, what they refuse with which code and field, their limits,
 // and that parallel writes lose nothing. Runtimes for tools run it in their
 // tests.
@@ -9,7 +9,6 @@ package envtest
 
 import (
 	"errors"
-	"slices"
 	"testing"
 	"time"
 
@@ -25,14 +24,30 @@ type Harness struct {
 	State func(chat, namespace string) tool.State
 	// Store is the store of a tool of an agent of the same tenant.
 	Store func(agent, tool string) tool.RevisionStore
+	// Files is the file area of a tenant that has none yet.
+	Files func() tool.Files
 	// Pass lets time pass.
 	Pass func(d time.Duration)
 }
 
-// Run checks an implementation, each point as a subtest. The subtests use chats
-// and agents of their own.
+// Run checks an implementation, each point as a subtest. The subtests use chats,
+// agents and folders of their own. What the harness has no function for is left to
+// another Run.
 func Run(t *testing.T, h Harness) {
-	for _, c := range slices.Concat(stateChecks, storeChecks) {
+	var checks []check
+	if h.State != nil {
+		checks = append(checks, stateChecks...)
+	}
+	if h.Store != nil {
+		checks = append(checks, storeChecks...)
+	}
+	if h.Files != nil {
+		checks = append(checks, fileChecks...)
+	}
+	if len(checks) == 0 {
+		t.Fatal("the harness has nothing to check")
+	}
+	for _, c := range checks {
 		t.Run(c.name, func(t *testing.T) { c.run(t, h) })
 	}
 }

@@ -135,6 +135,30 @@ func (f *memoryFiles) List(ctx context.Context, prefix string) ([]tool.FileInfo,
 	return infos, nil
 }
 
+func (f *memoryFiles) Move(ctx context.Context, from, to string) (tool.FileInfo, error) {
+	if err := ctx.Err(); err != nil {
+		return tool.FileInfo{}, errcode.From(err)
+	}
+	if err := paths.CheckMove(from, to); err != nil {
+		return tool.FileInfo{}, err
+	}
+	f.m.mu.Lock()
+	defer f.m.mu.Unlock()
+	k, target := fileKey{f.tenant, from}, fileKey{f.tenant, to}
+	file, ok := f.m.files[k]
+	if !ok {
+		return tool.FileInfo{}, errcode.New(errcode.NotFound, "no file %q", from)
+	}
+	if old, exists := f.m.files[target]; exists {
+		return tool.FileInfo{}, errcode.ConflictAt(old.info.Revision, "%q exists already", to)
+	}
+	f.m.revision++
+	file.info.Path, file.info.Revision, file.info.Modified = to, f.m.revision, f.m.now().UTC()
+	f.m.files[target] = file
+	delete(f.m.files, k)
+	return file.info, nil
+}
+
 func (f *memoryFiles) Delete(ctx context.Context, path string) (bool, error) {
 	k, err := f.at(ctx, path)
 	if err != nil {

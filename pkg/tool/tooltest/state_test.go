@@ -15,7 +15,7 @@ import (
 // The Env does what the services do.
 func TestEnvIsLikeTheServices(t *testing.T) {
 	env := tooltest.New(t)
-	envtest.Run(t, envtest.Harness{State: env.State, Store: env.Store, Pass: env.Advance})
+	envtest.Run(t, envtest.Harness{State: env.State, Store: env.Store, Files: env.Files, Pass: env.Advance})
 }
 
 func TestStateExpires(t *testing.T) {

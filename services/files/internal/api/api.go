@@ -21,6 +21,7 @@ type Area interface {
 	Open(ctx context.Context, tenant, path string, size int64) (id string, err error)
 	ChunkSize() int
 	Apply(ctx context.Context, tenant string, c area.Change) (area.Outcome, error)
+	Move(ctx context.Context, tenant string, m area.Move) (area.Outcome, error)
 	Read(ctx context.Context, tenant string, q message.FileRead) (message.FileContent, error)
 	Stat(ctx context.Context, tenant, path string) (message.FileInfo, error)
 	List(ctx context.Context, tenant string, q message.FileList) (message.FileListing, error)
@@ -40,7 +41,7 @@ func Endpoints(a Area, b Blobs) []bus.Endpoint {
 		fn bus.Handler
 	}{
 		{"upload", op(h.upload)}, {"write", op(h.write)}, {"read", op(h.read)},
-		{"stat", op(h.stat)}, {"list", op(h.list)}, {"delete", op(h.delete)},
+		{"stat", op(h.stat)}, {"list", op(h.list)}, {"delete", op(h.delete)}, {"move", op(h.move)},
 	}
 	var out []bus.Endpoint
 	for _, o := range ops {
@@ -205,6 +206,18 @@ func (h *handlers) delete(ctx context.Context, tenant string, q message.FileDele
 	}
 	out, err := h.area.Apply(ctx, tenant, area.Change{Path: q.Path, Kind: record.KindDelete, IfRevision: q.IfRevision, OpID: id})
 	return message.FileDeleted{Deleted: out.Deleted}, err
+}
+
+func (h *handlers) move(ctx context.Context, tenant string, q message.FileMove) (message.FileMoved, error) {
+	if err := paths.CheckMove(q.Path, q.To); err != nil {
+		return message.FileMoved{}, err
+	}
+	id, err := opID(q.OpID)
+	if err != nil {
+		return message.FileMoved{}, err
+	}
+	out, err := h.area.Move(ctx, tenant, area.Move{Path: q.Path, To: q.To, Overwrite: q.Overwrite, IfRevision: q.IfRevision, OpID: id})
+	return message.FileMoved{Path: q.To, Size: out.Size, Revision: out.Revision}, err
 }
 
 func (h *handlers) fetch(ctx context.Context, in *bus.Incoming) (any, error) {

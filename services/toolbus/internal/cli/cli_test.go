@@ -127,6 +127,8 @@ func TestUsage(t *testing.T) {
 		"store delete none":    {"store", "delete", "k", "--if-revision", "0", "-t", "acme", "-a", "bot", "--tool", "x"},
 		"store set revision":   {"store", "set", "k", "v", "--if-revision", "new", "-t", "acme", "-a", "bot", "--tool", "x"},
 		"files ls no tenant":   {"files", "ls"},
+		"files mv no target":   {"files", "mv", "x", "-t", "acme"},
+		"files mv no tenant":   {"files", "mv", "x", "y"},
 		"files cat no path":    {"files", "cat", "-t", "acme"},
 		"files cat no tenant":  {"files", "cat", "x"},
 		"sync no tenant":       {"sync"},

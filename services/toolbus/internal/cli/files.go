@@ -27,7 +27,14 @@ func (a *app) files() *cobra.Command {
 		RunE: a.do(func(ctx context.Context, args []string) error { return a.filesPut(ctx, mode, args) }),
 	}
 	put.Flags().StringVar(&mode, "mode", mode, "`mode`: overwrite, append, or create (conflict when the file exists)")
+	overwrite := false
+	mv := &cobra.Command{
+		Use: "mv FROM TO", Short: "Give a file another path; conflict when there is a file already", Args: args(2, "path", "to"),
+		RunE: a.do(func(ctx context.Context, args []string) error { return a.filesMove(ctx, overwrite, args) }),
+	}
+	mv.Flags().BoolVar(&overwrite, "overwrite", false, "replace a file at TO")
 	cmd.AddCommand(
+		mv,
 		put,
 		&cobra.Command{Use: "get PATH [FILE|-]", Short: "Write a file's bytes to FILE, or to stdout; not_found when it is missing", Args: args(1, "path", "file"), RunE: a.do(a.filesGet)},
 		&cobra.Command{Use: "ls [PREFIX]", Short: "List the files whose path starts with PREFIX", Args: args(0, "prefix"), RunE: a.do(a.filesList)},
@@ -209,6 +216,22 @@ func (a *app) filesStat(ctx context.Context, args []string) error {
 		return errcode.New(errcode.NotFound, "no file %q", args[0])
 	}
 	return a.print(reply, func(w io.Writer) { fileRows(w, reply) })
+}
+
+func (a *app) filesMove(ctx context.Context, overwrite bool, args []string) error {
+	tenant, err := a.tenant()
+	if err != nil {
+		return err
+	}
+	if err := paths.CheckMove(args[0], args[1]); err != nil {
+		return err
+	}
+	var reply message.FileMoved
+	q := message.FileMove{Path: args[0], To: args[1], Overwrite: overwrite, OpID: bus.NewOpID()}
+	if err := a.ask(ctx, subject.Files(tenant, "move"), q, &reply); err != nil {
+		return err
+	}
+	return a.print(reply, func(w io.Writer) { rows(w, "SIZE REVISION PATH", [][]any{{reply.Size, reply.Revision, reply.Path}}) })
 }
 
 func (a *app) filesRemove(ctx context.Context, args []string) error {
