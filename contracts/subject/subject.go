@@ -9,6 +9,7 @@
 package subject
 
 import (
+	"encoding/base64"
 	"strings"
 
 	"github.com/toolbus/toolbus/contracts/errcode"
@@ -325,6 +326,36 @@ func ChangesTool(tool, workerID string) string { return join(FamilyChanges, "too
 // ChangesToolState is the event that a ToolState document changed.
 func ChangesToolState(tenant, namespace, chatToken string) string {
 	return join(FamilyChanges, "toolstate", tenant, namespace, chatToken)
+}
+
+// ChangesFile is the event that a file of a tenant changed; pathToken is the path
+// in URL-safe base64, padded. See PathToken.
+func ChangesFile(tenant, pathToken string) string {
+	return join(FamilyChanges, "files", tenant, pathToken)
+}
+
+// PathToken is a file's path as a subject token. It is not checked: an event
+// may also tell of a file that nothing of Toolbus wrote.
+func PathToken(path string) string { return base64.URLEncoding.EncodeToString([]byte(path)) }
+
+// ParseChangesFile parses an event of ChangesFile. Check the path before it is
+// used.
+func ParseChangesFile(s string) (tenant, path string, err error) {
+	t, err := tokens(s, 4, 4)
+	if err == nil && (t[0] != FamilyChanges || t[1] != "files") {
+		err = errcode.New(errcode.InvalidRequest, "subject %q is not a change of a file", s)
+	}
+	if err == nil {
+		err = CheckTenant(t[2])
+	}
+	var raw []byte
+	if err == nil {
+		raw, err = base64.URLEncoding.Strict().DecodeString(t[3])
+	}
+	if err != nil {
+		return "", "", errcode.Wrap(errcode.InvalidRequest, err, "subject %q is not a change of a file: %v", s, err)
+	}
+	return t[2], string(raw), nil
 }
 
 // ChangesResult is the event that a call's result was recorded; callToken is the

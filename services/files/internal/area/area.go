@@ -150,6 +150,7 @@ func (a *Area) bucket(tenant string) *bucket {
 func (b *bucket) meta(path string) string {
 	return "$O." + b.name + ".M." + base64.URLEncoding.EncodeToString([]byte(path))
 }
+func (b *bucket) anyMeta() string         { return "$O." + b.name + ".M.*" }
 func (b *bucket) metas() string           { return "$O." + b.name + ".M.>" }
 func (b *bucket) chunk(id string) string  { return "$O." + b.name + ".C." + id }
 func (b *bucket) chunks() string          { return b.chunk("*") }
@@ -196,6 +197,10 @@ func (a *Area) streamConfig(ctx context.Context, b *bucket) jetstream.StreamConf
 		MaxConsumers: -1,
 		Duplicates:   100 * time.Millisecond,
 		AllowDirect:  true,
+		// Only what we write: what clients publish, chunks, tells nobody anything.
+		RePublish: &jetstream.RePublish{
+			Source: b.anyMeta(), Destination: subject.ChangesFile(b.tenant, "{{wildcard(1)}}"), HeadersOnly: true,
+		},
 	}
 	if quota := a.limits(ctx, b.tenant).Bytes; a.cfg.ReserveQuota && quota > 0 {
 		// An overwrite holds both versions for a moment; the rest is headers.

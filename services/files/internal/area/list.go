@@ -10,6 +10,7 @@ import (
 	"github.com/toolbus/toolbus/contracts/errcode"
 	"github.com/toolbus/toolbus/contracts/message"
 	"github.com/toolbus/toolbus/pkg/bus"
+	"github.com/toolbus/toolbus/pkg/paths"
 	"github.com/toolbus/toolbus/services/files/internal/record"
 	"github.com/toolbus/toolbus/services/files/internal/stream"
 )
@@ -25,6 +26,10 @@ func (a *Area) records(ctx context.Context, b *bucket, fn func(*record.Record)) 
 		r, err := record.Decode(m.Data, m.Seq, m.Time)
 		if err != nil {
 			a.log.Error("unreadable file metadata", "tenant", b.tenant, "seq", m.Seq, "err", err)
+			return nil
+		}
+		if m.Subject != b.meta(r.Path) {
+			a.log.Warn("metadata that stands under another file's name is not listed", "tenant", b.tenant, "path", r.Path, "seq", m.Seq)
 			return nil
 		}
 		r.Ops, r.State = nil, nil
@@ -59,6 +64,12 @@ func (a *Area) List(ctx context.Context, tenant string, q message.FileList) (mes
 	}
 	files := []message.FileInfo{}
 	err = a.records(ctx, a.bucket(tenant), func(r *record.Record) {
+		if paths.Check(r.Path) != nil {
+			// Another client of NATS wrote it. No request can name it, and whoever
+			// lists may take a path for one that is checked.
+			a.log.Warn("a file with a name that is none is not listed", "tenant", tenant, "path", r.Path, "revision", r.Revision)
+			return
+		}
 		if r.Exists() && strings.HasPrefix(r.Path, q.Prefix) && r.Path > string(after) {
 			files = append(files, info(r))
 		}
