@@ -7,7 +7,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"math/rand/v2"
-	"net"
 	"slices"
 	"strconv"
 	"strings"
@@ -116,21 +115,6 @@ func watchInbox(t *testing.T) *inboxWatch {
 	s.writing.Go(func() { s.write(ctx) })
 	t.Cleanup(func() { stop(); s.writing.Wait() })
 	return s
-}
-
-// freeAddr is an address whose port no outgoing connection gets by chance: it is
-// free for a while after each kill.
-func freeAddr(t *testing.T) string {
-	t.Helper()
-	for range 100 {
-		addr := "127.0.0.1:" + strconv.Itoa(20000+rand.IntN(10000))
-		if ln, err := net.Listen("tcp", addr); err == nil {
-			_ = ln.Close()
-			return addr
-		}
-	}
-	t.Fatal("no free port")
-	return ""
 }
 
 func (s *inboxWatch) startUp() {

@@ -2,8 +2,11 @@ package e2e
 
 import (
 	"fmt"
+	"math/rand/v2"
+	"net"
 	"os"
 	"path/filepath"
+	"strconv"
 	"testing"
 
 	"github.com/toolbus/toolbus/pkg/natstest"
@@ -42,4 +45,19 @@ func file(t testing.TB, name, content string) string {
 		t.Fatal(err)
 	}
 	return p
+}
+
+// freeAddr is an address whose port no outgoing connection gets by chance: it is
+// free for a while after each kill.
+func freeAddr(t testing.TB) string {
+	t.Helper()
+	for range 100 {
+		addr := "127.0.0.1:" + strconv.Itoa(20000+rand.IntN(10000))
+		if ln, err := net.Listen("tcp", addr); err == nil {
+			_ = ln.Close()
+			return addr
+		}
+	}
+	t.Fatal("no free port")
+	return ""
 }

@@ -31,6 +31,13 @@ func (r remote) File(ctx context.Context, path string, w io.Writer) (message.Fil
 	return download(ctx, r.nc, r.tenant, path, w)
 }
 
+// Stat asks for one file's particulars.
+func (r remote) Stat(ctx context.Context, path string) (message.FileInfo, error) {
+	var info message.FileInfo
+	err := bus.Retry(ctx, r.nc, subject.Files(r.tenant, "stat"), message.FileStat{Path: path}, &info)
+	return info, err
+}
+
 // Documents lists every live ToolState document.
 func (r remote) Documents(ctx context.Context) ([]message.ToolStateEntry, error) {
 	return listDocuments(ctx, r.nc, r.tenant, message.ToolStateList{})

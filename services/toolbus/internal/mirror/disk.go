@@ -114,7 +114,7 @@ func (d *disk) write(name string, mode fs.FileMode, modified time.Time, fill fun
 			_ = d.root.Remove(tmp)
 		}
 	}()
-	if err := fill(f); err != nil {
+	if err := fill(diskWriter{f}); err != nil {
 		return err
 	}
 	if err := f.Chmod(mode); err != nil {
@@ -128,7 +128,18 @@ func (d *disk) write(name string, mode fs.FileMode, modified time.Time, fill fun
 			return diskError(err)
 		}
 	}
+	if d.isFolder(name) && d.root.Remove(name) != nil { // only an empty one goes
+		return errcode.Wrap(errcode.Conflict, errDisk, "%s is a folder with files that did not come from the tenant; move it away", name)
+	}
 	return diskError(d.root.Rename(tmp, name))
+}
+
+// diskWriter tells the folder's errors from those of what is written.
+type diskWriter struct{ f *os.File }
+
+func (w diskWriter) Write(b []byte) (int, error) {
+	n, err := w.f.Write(b)
+	return n, diskError(err)
 }
 
 // regular is the particulars of a regular file, or false: also for a symbolic
@@ -223,5 +234,8 @@ func diskError(err error) error {
 	case errors.As(err, &l):
 		err = fmt.Errorf("%s: %w", l.New, l.Err)
 	}
-	return errcode.Wrap(errcode.Unavailable, err, "mirror folder: %v", err)
+	return errcode.Wrap(errcode.Unavailable, errors.Join(errDisk, err), "mirror folder: %v", err)
 }
+
+// errDisk tells the local folder's errors from the services'.
+var errDisk = errors.New("mirror folder")

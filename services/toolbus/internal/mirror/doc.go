@@ -8,5 +8,5 @@
 //
 // Every path goes through os.Root, so neither a name from the service nor a
 // symbolic link placed in the folder leads out of it. A file appears whole or
-// not at all.
+// not at all. Sync makes it once, Follow keeps it.
 package mirror

@@ -45,6 +45,6 @@ func (d *disk) ignore() (warning string, err error) {
 	}
 	return "", d.write(name, 0o644, time.Time{}, func(w io.Writer) error {
 		_, err := io.WriteString(w, text)
-		return diskError(err)
+		return err
 	})
 }

@@ -66,7 +66,7 @@ func (ix index) save(d *disk) error {
 	}
 	return d.write(indexFile, 0o644, time.Time{}, func(w io.Writer) error {
 		_, err := w.Write(b)
-		return diskError(err)
+		return err
 	})
 }
 

@@ -55,7 +55,7 @@ const parallel = 4 // transfers at once
 // Files in the mirror's folders that no sync wrote are left alone, with a
 // warning, unless they stand where one of the tenant's belongs.
 func Sync(ctx context.Context, dir, tenant string, src Source) (sum Summary, err error) {
-	sum = Summary{Dir: filepath.Join(dir, "config", "tenants", tenant), Warnings: []string{}}
+	sum = Summary{Dir: home(dir, tenant), Warnings: []string{}}
 	if err := subject.CheckTenant(tenant); err != nil {
 		return sum, err
 	}
@@ -68,32 +68,12 @@ func Sync(ctx context.Context, dir, tenant string, src Source) (sum Summary, err
 	if err != nil {
 		return sum, err
 	}
-	d, err := openDisk(dir, tenant)
-	if err != nil {
+	s := &syncer{src: src, sum: &sum}
+	if err := s.open(dir, tenant); err != nil {
 		return sum, err
 	}
-	defer d.close()
-	ix, err := loadIndex(d, tenant)
-	if err != nil {
-		return sum, err
-	}
-	warning, err := d.ignore()
-	if err != nil {
-		return sum, err
-	}
-	if warning != "" {
-		sum.Warnings = append(sum.Warnings, warning)
-	}
-	s := &syncer{disk: d, src: src, index: ix, sum: &sum}
-	defer func() { err = errors.Join(err, s.index.save(d)) }()
-	want := s.plan(files, docs)
-	if err := s.removeGone(want); err != nil {
-		return sum, err
-	}
-	if err := s.fetch(ctx, want); err != nil {
-		return sum, err
-	}
-	return sum, s.findForeign()
+	defer func() { err = errors.Join(err, s.close()) }()
+	return sum, s.apply(ctx, plan(s.valid(files, docs)))
 }
 
 type syncer struct {
@@ -103,6 +83,73 @@ type syncer struct {
 	mu    sync.Mutex // guards what follows
 	index index
 	sum   *Summary
+	tell  func(Event) // of each change; may be nil
+	// failed decides what becomes of the sync when one item cannot be written; nil
+	// ends it with the error.
+	failed func(ctx context.Context, err error) error
+	read   map[docRef]message.ToolStateData // documents that need not be asked for again
+}
+
+// open opens the tenant's folder. Close the syncer afterwards.
+func (s *syncer) open(dir, tenant string) error {
+	d, err := openDisk(dir, tenant)
+	if err != nil {
+		return err
+	}
+	ix, err := loadIndex(d, tenant)
+	var warning string
+	if err == nil {
+		warning, err = d.ignore()
+	}
+	if err != nil {
+		d.close()
+		return err
+	}
+	if warning != "" {
+		s.warn("%s", warning)
+	}
+	s.disk, s.index = d, ix
+	return nil
+}
+
+// close records what stands and closes the folder.
+func (s *syncer) close() error {
+	defer s.disk.close()
+	return s.index.save(s.disk)
+}
+
+// home is the tenant's folder.
+func home(dir, tenant string) string { return filepath.Join(dir, "config", "tenants", tenant) }
+
+// apply makes the folder what is wanted.
+func (s *syncer) apply(ctx context.Context, want map[string]item) error {
+	if err := s.removeGone(want); err != nil {
+		return err
+	}
+	if err := s.reserve(want); err != nil {
+		return err
+	}
+	if err := s.fetch(ctx, want); err != nil {
+		return err
+	}
+	return s.findForeign()
+}
+
+func (s *syncer) warn(format string, args ...any) {
+	s.sum.Warnings = append(s.sum.Warnings, fmt.Sprintf(format, args...))
+}
+
+// done counts and tells a change of the mirror; the caller holds mu.
+func (s *syncer) done(e Event) {
+	switch e.Kind {
+	case Written:
+		s.sum.Written++
+	case Removed:
+		s.sum.Removed++
+	}
+	if s.tell != nil {
+		s.tell(e)
+	}
 }
 
 // item is one file of the mirror: a tenant's file or a document.
@@ -113,34 +160,39 @@ type item struct {
 	doc     docRef
 }
 
-// plan names everything that the mirror shall hold.
-func (s *syncer) plan(files []message.FileInfo, docs []message.ToolStateEntry) map[string]item {
-	want := make(map[string]item, len(files)+len(docs))
-	byPath := make(map[string]*message.FileInfo, len(files))
-	for i, f := range files {
-		// A mirror does not trust where its names come from.
+// valid are the files and documents whose names can be mirrored; a mirror does
+// not trust where its names come from.
+func (s *syncer) valid(files []message.FileInfo, docs []message.ToolStateEntry) (map[string]message.FileInfo, map[docRef]message.ToolStateEntry) {
+	byPath := make(map[string]message.FileInfo, len(files))
+	for _, f := range files {
 		if err := paths.Check(f.Path); err != nil {
-			s.sum.Warnings = append(s.sum.Warnings, fmt.Sprintf("file %q was not mirrored: %v", f.Path, err))
+			s.warn("file %q was not mirrored: %v", f.Path, err)
 			continue
 		}
-		byPath[f.Path] = &files[i]
-	}
-	for p, local := range fileNames(slices.Collect(maps.Keys(byPath))) {
-		name := path.Join(filesDir, local)
-		want[name] = item{name: name, version: fileVersion(*byPath[p]), file: byPath[p]}
+		byPath[f.Path] = f
 	}
 	byRef := make(map[docRef]message.ToolStateEntry, len(docs))
 	for _, e := range docs {
 		ref := docRef{e.Namespace, e.ChatID}
 		if err := ref.check(); err != nil {
-			s.sum.Warnings = append(s.sum.Warnings, fmt.Sprintf("document %q of chat %q was not mirrored: %v", e.Namespace, e.ChatID, err))
+			s.warn("document %q of chat %q was not mirrored: %v", e.Namespace, e.ChatID, err)
 			continue
 		}
 		byRef[ref] = e
 	}
-	for ref, local := range stateNames(slices.Collect(maps.Keys(byRef))) {
+	return byPath, byRef
+}
+
+// plan names everything that the mirror shall hold.
+func plan(files map[string]message.FileInfo, docs map[docRef]message.ToolStateEntry) map[string]item {
+	want := make(map[string]item, len(files)+len(docs))
+	for p, local := range fileNames(slices.Collect(maps.Keys(files))) {
+		name, f := path.Join(filesDir, local), files[p]
+		want[name] = item{name: name, version: fileVersion(f), file: &f}
+	}
+	for ref, local := range stateNames(slices.Collect(maps.Keys(docs))) {
 		name := path.Join(stateDir, local)
-		want[name] = item{name: name, version: docVersion(byRef[ref].Revision, byRef[ref].ExpiresAt), doc: ref}
+		want[name] = item{name: name, version: entryVersion(docs[ref]), doc: ref}
 	}
 	return want
 }
@@ -148,6 +200,8 @@ func (s *syncer) plan(files []message.FileInfo, docs []message.ToolStateEntry) m
 func fileVersion(f message.FileInfo) string {
 	return "file " + strconv.FormatUint(f.Revision, 10) + " " + f.SHA256
 }
+
+func entryVersion(e message.ToolStateEntry) string { return docVersion(e.Revision, e.ExpiresAt) }
 
 func docVersion(revision uint64, expiresAt string) string {
 	return "document, laid out " + strconv.FormatUint(revision, 10) + " " + expiresAt
@@ -179,9 +233,24 @@ func (s *syncer) remove(name string) error {
 	defer s.mu.Unlock()
 	delete(s.index.Entries, name)
 	if removed {
-		s.sum.Removed++
+		s.done(Event{Kind: Removed, Name: name})
 	}
 	return nil
+}
+
+// reserve records what is going to be written, before it is: what a sync that
+// is killed has written is known to be its own then.
+func (s *syncer) reserve(want map[string]item) error {
+	fresh := false
+	for name := range want {
+		if _, ok := s.index.Entries[name]; !ok {
+			s.index.Entries[name], fresh = entry{}, true
+		}
+	}
+	if !fresh {
+		return nil
+	}
+	return s.index.save(s.disk)
 }
 
 // fetch writes what is new or changed.
@@ -200,10 +269,15 @@ func (s *syncer) fetch(ctx context.Context, want map[string]item) error {
 		}
 		it := want[name]
 		g.Go(func() error {
-			if err := s.one(ctx, it); err != nil {
-				return fmt.Errorf("mirror %s: %w", it.name, err)
+			err := s.one(ctx, it)
+			if err == nil {
+				return nil
 			}
-			return nil
+			err = fmt.Errorf("mirror %s: %w", it.name, err)
+			if s.failed == nil {
+				return err
+			}
+			return s.failed(ctx, err)
 		})
 	}
 	return g.Wait()
@@ -262,7 +336,7 @@ func (s *syncer) one(ctx context.Context, it item) error {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.sum.Written++
+	s.done(Event{Kind: Written, Name: it.name, Size: s.index.Entries[it.name].Size})
 	return nil
 }
 
@@ -308,9 +382,15 @@ func (s *syncer) file(ctx context.Context, it item) (string, error) {
 
 // document writes a ToolState document as it is stored, laid out.
 func (s *syncer) document(ctx context.Context, it item) (string, error) {
-	data, err := s.src.Document(ctx, it.doc.namespace, it.doc.chat)
-	if err != nil || !data.Found {
-		return "", err
+	data, ok := s.read[it.doc]
+	if !ok {
+		var err error
+		if data, err = s.src.Document(ctx, it.doc.namespace, it.doc.chat); err != nil {
+			return "", err
+		}
+	}
+	if !data.Found {
+		return "", nil
 	}
 	if data.Data == nil {
 		data.Data = map[string]json.RawMessage{}
@@ -325,7 +405,7 @@ func (s *syncer) document(ctx context.Context, it item) (string, error) {
 	}
 	err = s.disk.write(it.name, fileMode, time.Time{}, func(w io.Writer) error {
 		_, err := w.Write(text)
-		return diskError(err)
+		return err
 	})
 	return docVersion(data.Revision, data.ExpiresAt), err
 }
@@ -348,7 +428,7 @@ func (s *syncer) findForeign() error {
 		if n > 3 {
 			foreign, more = foreign[:3], ", …"
 		}
-		s.sum.Warnings = append(s.sum.Warnings, fmt.Sprintf("%d in the mirror did not come from the tenant and were left alone: %s%s", n, strings.Join(foreign, ", "), more))
+		s.warn("%d in the mirror did not come from the tenant and were left alone: %s%s", n, strings.Join(foreign, ", "), more)
 	}
 	return nil
 }
