@@ -11,6 +11,7 @@ import (
 	"golang.org/x/text/unicode/norm"
 
 	"github.com/toolbus/toolbus/contracts/errcode"
+	"github.com/toolbus/toolbus/pkg/paths/pathstest"
 )
 
 var goodPaths = []string{
@@ -50,9 +51,25 @@ func TestCheck(t *testing.T) {
 	}
 }
 
-func FuzzCheck(f *testing.F) {
+func TestTable(t *testing.T) {
+	for _, c := range pathstest.Taken() {
+		if err := Check(c.Path); err != nil {
+			t.Errorf("%s: %q refused: %v", c.Intent, c.Path, err)
+		}
+	}
+	for _, c := range pathstest.Refused() {
+		if err := Check(c.Path); !errors.Is(err, errcode.InvalidRequest) {
+			t.Errorf("%s: %q: %v", c.Intent, c.Path, err)
+		}
+	}
+}
+
+func FuzzPath(f *testing.F) {
 	for _, p := range append(goodPaths, badPaths...) {
 		f.Add(p)
+	}
+	for _, c := range append(pathstest.Taken(), pathstest.Refused()...) {
+		f.Add(c.Path)
 	}
 	f.Fuzz(func(t *testing.T, p string) {
 		if Check(p) != nil {

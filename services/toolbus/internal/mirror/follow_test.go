@@ -79,6 +79,7 @@ type following struct {
 	warned chan string
 	cancel context.CancelFunc
 	ended  chan error
+	over   chan struct{}
 }
 
 func follow(t *testing.T, src *tenant) *following {
@@ -87,17 +88,18 @@ func follow(t *testing.T, src *tenant) *following {
 	ctx, cancel := context.WithCancel(t.Context())
 	f := &following{
 		t: t, src: &liveTenant{tenant: src}, home: home(dir, "acme"), cancel: cancel,
-		hints: make(chan Hint), events: make(chan Event, 100), warned: make(chan string, 100), ended: make(chan error, 1),
+		hints: make(chan Hint), events: make(chan Event, 100), warned: make(chan string, 100), ended: make(chan error, 1), over: make(chan struct{}),
 	}
 	synced := make(chan struct{})
 	go func() {
+		defer close(f.over)
 		f.ended <- Follow(ctx, dir, "acme", f.src, f.hints, Output{
 			Synced:  func(Summary) { close(synced) },
 			Changed: func(e Event) { f.events <- e },
 			Warn:    func(w string) { f.warned <- w },
 		})
 	}()
-	t.Cleanup(cancel)
+	t.Cleanup(func() { cancel(); <-f.over })
 	await(t, synced)
 	return f
 }
@@ -198,18 +200,12 @@ func TestFollowKeepsNamesApart(t *testing.T) {
 	f := follow(t, src)
 	f.src.do(func() { src.put("NAME", "upper") })
 	f.hint(Hint{File: "NAME"})
-	for len(content(t, filepath.Join(f.home, "files"))) < 2 {
-		await(t, f.events)
-	}
+	const beside = "files/name~82a3537ff0dbce7e"
+	f.want("removed files/name", "written files/NAME", "written "+beside)
 	f.src.do(func() { delete(src.files, "NAME") })
 	f.hint(Hint{File: "NAME"})
-	for len(content(t, filepath.Join(f.home, "files"))) > 1 {
-		await(t, f.events)
-	}
-	f.hint(Hint{File: "never"})
-	f.hint(Hint{File: "never"})
-	f.cancel()
-	if err := await(t, f.ended); err != nil {
+	f.want("removed files/NAME", "removed "+beside, "written files/name")
+	if err := f.stop(); err != nil {
 		t.Error(err)
 	}
 	f.files(map[string]string{"name": "lower"})
