@@ -33,28 +33,28 @@ func New(nc *nats.Conn, tenant string) *Client { return &Client{nc: nc, tenant: 
 
 // Write replaces a file, or makes it.
 func (c *Client) Write(ctx context.Context, path string, content []byte) (tool.FileInfo, error) {
-	return c.write(ctx, path, content, message.ModeOverwrite)
+	return c.write(ctx, path, content, message.ModeOverwrite, nil)
 }
 
 // Append adds to the end of a file, or makes it. Appends that run at the same
 // time all land, each whole.
 func (c *Client) Append(ctx context.Context, path string, content []byte) (tool.FileInfo, error) {
-	return c.write(ctx, path, content, message.ModeAppend)
+	return c.write(ctx, path, content, message.ModeAppend, nil)
 }
 
 // Create makes a file that must not exist; else conflict.
 func (c *Client) Create(ctx context.Context, path string, content []byte) (tool.FileInfo, error) {
-	return c.write(ctx, path, content, message.ModeCreate)
+	return c.write(ctx, path, content, message.ModeCreate, nil)
 }
 
 // requestOverhead is room for the rest of a FileWrite: a long path in JSON.
 const requestOverhead = 8 << 10
 
-func (c *Client) write(ctx context.Context, path string, content []byte, mode string) (tool.FileInfo, error) {
+func (c *Client) write(ctx context.Context, path string, content []byte, mode string, revision *uint64) (tool.FileInfo, error) {
 	if err := paths.Check(path); err != nil {
 		return tool.FileInfo{}, err
 	}
-	q := message.FileWrite{Path: path, Mode: mode, OpID: bus.NewOpID()}
+	q := message.FileWrite{Path: path, Mode: mode, IfRevision: revision, OpID: bus.NewOpID()}
 	budget := int(bus.MaxBody(c.nc)) - requestOverhead
 	switch {
 	case plain(content) && len(content) <= budget:
@@ -62,7 +62,7 @@ func (c *Client) write(ctx context.Context, path string, content []byte, mode st
 	case base64.StdEncoding.EncodedLen(len(content)) <= budget:
 		q.Content, q.Encoding = base64.StdEncoding.EncodeToString(content), message.EncodingBase64
 	default:
-		return c.put(ctx, path, bytes.NewReader(content), int64(len(content)), mode)
+		return c.put(ctx, path, bytes.NewReader(content), int64(len(content)), mode, revision)
 	}
 	var r message.FileWritten
 	if err := c.request(ctx, "write", q, &r); err != nil {

@@ -37,6 +37,13 @@ func (c *Client) Put(ctx context.Context, path string, r io.Reader) (tool.FileIn
 // PutMode is Put for each of message's modes: what r gives is the file, is
 // appended as a whole, or is the file if there is none.
 func (c *Client) PutMode(ctx context.Context, path string, r io.Reader, mode string) (tool.FileInfo, error) {
+	return c.PutIf(ctx, path, r, mode, nil)
+}
+
+// PutIf is PutMode for a file at a revision; 0 is that of one that does not
+// exist. Else it is a conflict, whose details say which revision stands, and
+// nothing is changed. nil stands for any revision.
+func (c *Client) PutIf(ctx context.Context, path string, r io.Reader, mode string, revision *uint64) (tool.FileInfo, error) {
 	if err := paths.Check(path); err != nil {
 		return tool.FileInfo{}, err
 	}
@@ -44,18 +51,18 @@ func (c *Client) PutMode(ctx context.Context, path string, r io.Reader, mode str
 	n, err := io.ReadFull(r, first)
 	switch {
 	case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF):
-		return c.write(ctx, path, first[:n], mode) // it fits one message
+		return c.write(ctx, path, first[:n], mode, revision) // it fits one message
 	case err != nil:
 		return tool.FileInfo{}, fmt.Errorf("read the content of %q: %w", path, err)
 	}
-	return c.put(ctx, path, io.MultiReader(bytes.NewReader(first), r), 0, mode)
+	return c.put(ctx, path, io.MultiReader(bytes.NewReader(first), r), 0, mode, revision)
 }
 
 // maxFirst is how much of a stream, in bytes, is read to see whether it is short.
 const maxFirst = 64 << 10
 
 // put uploads and commits; size is 0 when it is not known.
-func (c *Client) put(ctx context.Context, path string, r io.Reader, size int64, mode string) (tool.FileInfo, error) {
+func (c *Client) put(ctx context.Context, path string, r io.Reader, size int64, mode string, revision *uint64) (tool.FileInfo, error) {
 	var up message.FileUploadOpened
 	if err := c.request(ctx, "upload", message.FileUpload{Path: path, Size: size}, &up); err != nil {
 		return tool.FileInfo{}, err
@@ -73,7 +80,7 @@ func (c *Client) put(ctx context.Context, path string, r io.Reader, size int64, 
 		defer cancel()
 	}
 	var w message.FileWritten
-	if err := c.request(ctx, "write", message.FileWrite{Path: path, Mode: mode, Upload: &chunks, OpID: bus.NewOpID()}, &w); err != nil {
+	if err := c.request(ctx, "write", message.FileWrite{Path: path, Mode: mode, IfRevision: revision, Upload: &chunks, OpID: bus.NewOpID()}, &w); err != nil {
 		return tool.FileInfo{}, err
 	}
 	return c.written(ctx, w)

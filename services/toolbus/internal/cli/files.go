@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/base64"
 	"errors"
+	"fmt"
 	"io"
 	"os"
 	"unicode/utf8"
@@ -21,12 +22,6 @@ import (
 
 func (a *app) files() *cobra.Command {
 	cmd := &cobra.Command{Use: "files", Short: "Read and write the tenant's files", RunE: needsVerb}
-	mode := message.ModeOverwrite
-	put := &cobra.Command{
-		Use: "put PATH [FILE|-]", Short: "Write a file from FILE, or from stdin", Args: args(1, "path", "file"),
-		RunE: a.do(func(ctx context.Context, args []string) error { return a.filesPut(ctx, mode, args) }),
-	}
-	put.Flags().StringVar(&mode, "mode", mode, "`mode`: overwrite, append, or create (conflict when the file exists)")
 	overwrite := false
 	mv := &cobra.Command{
 		Use: "mv FROM TO", Short: "Give a file another path; conflict when there is a file already", Args: args(2, "path", "to"),
@@ -35,35 +30,57 @@ func (a *app) files() *cobra.Command {
 	mv.Flags().BoolVar(&overwrite, "overwrite", false, "replace a file at TO")
 	cmd.AddCommand(
 		mv,
-		put,
+		a.filesPut(),
+		a.filesAppend(),
 		&cobra.Command{Use: "get PATH [FILE|-]", Short: "Write a file's bytes to FILE, or to stdout; not_found when it is missing", Args: args(1, "path", "file"), RunE: a.do(a.filesGet)},
-		&cobra.Command{Use: "ls [PREFIX]", Short: "List the files whose path starts with PREFIX", Args: args(0, "prefix"), RunE: a.do(a.filesList)},
+		a.filesList(),
 		&cobra.Command{Use: "cat PATH", Short: "Print a file's bytes; not_found when it is missing", Args: args(1, "path"), RunE: a.do(a.filesCat)},
 		&cobra.Command{Use: "stat PATH", Short: "Print a file's particulars", Args: args(1, "path"), RunE: a.do(a.filesStat)},
-		&cobra.Command{Use: "rm PATH", Short: "Remove a file", Args: args(1, "path"), RunE: a.do(a.filesRemove)},
+		a.filesRemove(),
 	)
 	return cmd
 }
 
-func (a *app) filesList(ctx context.Context, args []string) error {
-	tenant, err := a.tenant()
-	if err != nil {
-		return err
+func (a *app) filesList() *cobra.Command {
+	var limit int
+	var cursor string
+	cmd := &cobra.Command{
+		Use: "ls [PREFIX]", Short: "List the files whose path starts with PREFIX", Args: args(0, "prefix"),
+		Long: `List the files whose path starts with PREFIX, sorted by path; sizes are bytes. All of them, or with
+--limit a page: its cursor, for the next page's --cursor, stands in the JSON, and on stderr else.`,
 	}
-	prefix := ""
-	if len(args) == 1 {
-		prefix = args[0]
-	}
-	nc, err := a.connect(ctx)
-	if err != nil {
-		return err
-	}
-	defer nc.Close()
-	found, err := listFiles(ctx, nc, tenant, prefix)
-	if err != nil {
-		return err
-	}
-	return a.print(message.FileListing{Files: found}, func(w io.Writer) { fileRows(w, found...) })
+	cmd.Flags().IntVar(&limit, "limit", 0, "at most this `number`; 0 for all")
+	cmd.Flags().StringVar(&cursor, "cursor", "", "go on after the page that ended with this `cursor`")
+	cmd.RunE = a.do(func(ctx context.Context, args []string) error {
+		if limit < 0 {
+			return &usageError{errcode.Field("limit", "must not be negative")}
+		}
+		tenant, err := a.tenant()
+		if err != nil {
+			return err
+		}
+		q := message.FileList{Cursor: cursor}
+		if len(args) == 1 {
+			q.Prefix = args[0]
+		}
+		if err := paths.CheckPrefix(q.Prefix); err != nil {
+			return err
+		}
+		nc, err := a.connect(ctx)
+		if err != nil {
+			return err
+		}
+		defer nc.Close()
+		found, err := listFiles(ctx, nc, tenant, q, limit)
+		if err != nil {
+			return err
+		}
+		if found.Cursor != "" && a.flags.output != outputJSON {
+			fmt.Fprintf(a.std.Err, "toolbus: more files follow: --cursor %s\n", printable(found.Cursor))
+		}
+		return a.print(found, func(w io.Writer) { fileRows(w, found.Files...) })
+	})
+	return cmd
 }
 
 func fileRows(w io.Writer, infos ...message.FileInfo) {
@@ -78,6 +95,9 @@ func fileRows(w io.Writer, infos ...message.FileInfo) {
 func (a *app) filesCat(ctx context.Context, args []string) error {
 	tenant, err := a.tenant()
 	if err != nil {
+		return err
+	}
+	if err := paths.Check(args[0]); err != nil {
 		return err
 	}
 	nc, err := a.connect(ctx)
@@ -110,8 +130,61 @@ func (a *app) filesCat(ctx context.Context, args []string) error {
 	}, nil)
 }
 
-// filesPut streams: what is written need not fit into memory.
-func (a *app) filesPut(ctx context.Context, mode string, args []string) error {
+// onlyIf is the flag --if-revision.
+type onlyIf struct{ revision uint64 }
+
+func (o *onlyIf) register(cmd *cobra.Command) {
+	cmd.Flags().Uint64Var(&o.revision, "if-revision", 0, "conflict unless the file is at this `revision`; 0 for one that does not exist")
+}
+
+// given is the revision; nil when any will do.
+func (o *onlyIf) given(cmd *cobra.Command) *uint64 {
+	if !cmd.Flags().Changed("if-revision") {
+		return nil
+	}
+	return &o.revision
+}
+
+func (a *app) filesPut() *cobra.Command {
+	var cond onlyIf
+	var create bool
+	mode := message.ModeOverwrite
+	cmd := &cobra.Command{
+		Use: "put PATH [FILE|-]", Short: "Write a file from FILE, or from stdin", Args: args(1, "path", "file"),
+		Example: `  toolbus files put members.json members.json -t acme --if-revision 17
+  date | toolbus files put started.txt -t acme --create`,
+	}
+	cmd.Flags().StringVar(&mode, "mode", mode, "`mode`: overwrite, append, or create (conflict when the file exists)")
+	cmd.Flags().BoolVar(&create, "create", false, "the same as --mode create")
+	cond.register(cmd)
+	cmd.RunE = a.do(func(ctx context.Context, args []string) error {
+		switch {
+		case create && cmd.Flags().Changed("mode") && mode != message.ModeCreate:
+			return &usageError{errcode.Field("create", "does not go with --mode %s", mode)}
+		case create:
+			mode = message.ModeCreate
+		case mode != message.ModeOverwrite && mode != message.ModeAppend && mode != message.ModeCreate:
+			return &usageError{errcode.Field("mode", "%q must be overwrite, append or create", mode)}
+		}
+		return a.upload(ctx, mode, cond.given(cmd), args)
+	})
+	return cmd
+}
+
+func (a *app) filesAppend() *cobra.Command {
+	var cond onlyIf
+	cmd := &cobra.Command{
+		Use: "append PATH [FILE|-]", Short: "Append FILE, or stdin, to a file, as a whole; the file is made when it is missing", Args: args(1, "path", "file"),
+	}
+	cond.register(cmd)
+	cmd.RunE = a.do(func(ctx context.Context, args []string) error {
+		return a.upload(ctx, message.ModeAppend, cond.given(cmd), args)
+	})
+	return cmd
+}
+
+// upload streams: what is written need not fit into memory.
+func (a *app) upload(ctx context.Context, mode string, ifRevision *uint64, args []string) error {
 	tenant, err := a.tenant()
 	if err != nil {
 		return err
@@ -119,9 +192,6 @@ func (a *app) filesPut(ctx context.Context, mode string, args []string) error {
 	path, from := args[0], "-"
 	if len(args) == 2 {
 		from = args[1]
-	}
-	if mode != message.ModeOverwrite && mode != message.ModeAppend && mode != message.ModeCreate {
-		return &usageError{errcode.Field("mode", "%q must be overwrite, append or create", mode)}
 	}
 	if err := paths.Check(path); err != nil {
 		return err
@@ -137,7 +207,7 @@ func (a *app) filesPut(ctx context.Context, mode string, args []string) error {
 	}
 	defer nc.Close()
 	bar := a.transfer(path, inputSize(in))
-	info, err := files.New(nc, tenant).PutMode(ctx, path, bar.reader(in), mode)
+	info, err := files.New(nc, tenant).PutIf(ctx, path, bar.reader(in), mode, ifRevision)
 	bar.end()
 	if err != nil {
 		return err
@@ -208,6 +278,9 @@ func (a *app) filesStat(ctx context.Context, args []string) error {
 	if err != nil {
 		return err
 	}
+	if err := paths.Check(args[0]); err != nil {
+		return err
+	}
 	var reply message.FileInfo
 	if err := a.ask(ctx, subject.Files(tenant, "stat"), message.FileStat{Path: args[0]}, &reply); err != nil {
 		return err
@@ -234,17 +307,27 @@ func (a *app) filesMove(ctx context.Context, overwrite bool, args []string) erro
 	return a.print(reply, func(w io.Writer) { rows(w, "SIZE REVISION PATH", [][]any{{reply.Size, reply.Revision, reply.Path}}) })
 }
 
-func (a *app) filesRemove(ctx context.Context, args []string) error {
-	tenant, err := a.tenant()
-	if err != nil {
-		return err
-	}
-	var reply message.FileDeleted
-	if err := a.ask(ctx, subject.Files(tenant, "delete"), message.FileDelete{Path: args[0], OpID: bus.NewOpID()}, &reply); err != nil {
-		return err
-	}
-	if !reply.Deleted {
-		return errcode.New(errcode.NotFound, "no file %q", args[0])
-	}
-	return a.print(reply, func(w io.Writer) { line(w, "removed") })
+func (a *app) filesRemove() *cobra.Command {
+	var cond onlyIf
+	cmd := &cobra.Command{Use: "rm PATH", Short: "Remove a file; not_found when it is missing", Args: args(1, "path")}
+	cond.register(cmd)
+	cmd.RunE = a.do(func(ctx context.Context, args []string) error {
+		tenant, err := a.tenant()
+		if err != nil {
+			return err
+		}
+		if err := paths.Check(args[0]); err != nil {
+			return err
+		}
+		var reply message.FileDeleted
+		q := message.FileDelete{Path: args[0], IfRevision: cond.given(cmd), OpID: bus.NewOpID()}
+		if err := a.ask(ctx, subject.Files(tenant, "delete"), q, &reply); err != nil {
+			return err
+		}
+		if !reply.Deleted {
+			return errcode.New(errcode.NotFound, "no file %q", args[0])
+		}
+		return a.print(reply, func(w io.Writer) { line(w, "removed") })
+	})
+	return cmd
 }

@@ -23,7 +23,8 @@ type remote struct {
 
 // Files lists every file.
 func (r remote) Files(ctx context.Context) ([]message.FileInfo, error) {
-	return listFiles(ctx, r.nc, r.tenant, "")
+	all, err := listFiles(ctx, r.nc, r.tenant, message.FileList{}, 0)
+	return all.Files, err
 }
 
 // File writes a file's content to w.
@@ -51,23 +52,27 @@ func (r remote) Document(ctx context.Context, namespace, chat string) (message.T
 	return reply, err
 }
 
-// listFiles follows the cursors to the end.
-func listFiles(ctx context.Context, nc *nats.Conn, tenant, prefix string) ([]message.FileInfo, error) {
-	found := []message.FileInfo{}
-	req := message.FileList{Prefix: prefix}
+// listFiles follows the cursors until there are limit files, 0 for all. Cursor
+// is set when more follow.
+func listFiles(ctx context.Context, nc *nats.Conn, tenant string, q message.FileList, limit int) (message.FileListing, error) {
+	found := message.FileListing{Files: []message.FileInfo{}}
 	for {
-		var page message.FileListing
-		if err := bus.Retry(ctx, nc, subject.Files(tenant, "list"), req, &page); err != nil {
-			return nil, err
+		if limit > 0 {
+			q.Limit = limit - len(found.Files)
 		}
-		found = append(found, page.Files...)
-		if page.Cursor == "" {
+		var page message.FileListing
+		if err := bus.Retry(ctx, nc, subject.Files(tenant, "list"), q, &page); err != nil {
+			return found, err
+		}
+		found.Files = append(found.Files, page.Files...)
+		if page.Cursor == "" || limit > 0 && len(found.Files) >= limit {
+			found.Cursor = page.Cursor
 			return found, nil
 		}
-		if page.Cursor == req.Cursor {
-			return nil, errcode.New(errcode.Internal, "the list of files does not move on")
+		if page.Cursor == q.Cursor {
+			return found, errcode.New(errcode.Internal, "the list of files does not move on")
 		}
-		req.Cursor = page.Cursor
+		q.Cursor = page.Cursor
 	}
 }
 
