@@ -29,7 +29,7 @@ func (a *Area) records(ctx context.Context, b *bucket, fn func(*record.Record)) 
 			return nil
 		}
 		if m.Subject != b.meta(r.Path) {
-			a.log.Warn("metadata that stands under another file's name is not listed", "tenant", b.tenant, "path", r.Path, "seq", m.Seq)
+			a.log.Warn("metadata that stands under another file's name is not listed", "tenant", b.tenant, "path", r.Path, "revision", m.Seq)
 			return nil
 		}
 		r.Ops, r.State = nil, nil
