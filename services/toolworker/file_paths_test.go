@@ -1,4 +1,4 @@
-package filetools_test
+package toolworker_test
 
 import (
 	"encoding/json"
@@ -12,10 +12,10 @@ import (
 )
 
 // A hostile path is the argument's fault; an odd one has a file of its own.
-func TestPaths(t *testing.T) {
+func TestFileToolsAndPaths(t *testing.T) {
 	env := tooltest.New(t, filetools.Tools()...)
 	for _, c := range pathstest.Refused() {
-		for name, args := range map[string]m{
+		for name, args := range map[string]map[string]any{
 			"writeFile": {"path": c.Path, "content": "evil"}, "readFile": {"path": c.Path},
 		} {
 			_, err := env.Call(t.Context(), name, args)
@@ -26,12 +26,12 @@ func TestPaths(t *testing.T) {
 	}
 	taken := pathstest.Taken()
 	for _, c := range taken {
-		if r, err := env.Call(t.Context(), "writeFile", m{"path": c.Path, "content": c.Path, "mode": "create"}); err != nil || !r.Success {
+		if r, err := env.Call(t.Context(), "writeFile", map[string]any{"path": c.Path, "content": c.Path, "mode": "create"}); err != nil || !r.Success {
 			t.Errorf("%s: writeFile %q: %+v, %v", c.Intent, c.Path, r, err)
 		}
 	}
 	for _, c := range taken {
-		r, err := env.Call(t.Context(), "readFile", m{"path": c.Path})
+		r, err := env.Call(t.Context(), "readFile", map[string]any{"path": c.Path})
 		var got struct{ Path, Content string }
 		if err == nil {
 			err = json.Unmarshal(r.Data, &got)
