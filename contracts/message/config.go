@@ -20,6 +20,9 @@ type TenantConfig struct {
 type TenantFiles struct {
 	QuotaBytes *int64 `json:"quotaBytes,omitempty"` // of all files together; 0: no limit
 	MaxFiles   *int64 `json:"maxFiles,omitempty"`   // 0: no limit
+	// Versions is how many versions of each file are kept, 1 to 100, the current
+	// one included; 1 when it is left out. They count in QuotaBytes.
+	Versions *int `json:"versions,omitempty"`
 }
 
 // AgentConfig is one agent: its tools with their settings, its wake-ups and its

@@ -178,7 +178,44 @@ type FileMoved struct {
 	Revision uint64 `json:"revision"`
 }
 
-// FileDelete removes a file.
+// FileVersions asks which versions of a file can be read and restored.
+type FileVersions struct {
+	Path string `json:"path"`
+}
+
+// FileVersionList answers FileVersions: the current version first, then older
+// ones, newest first; none when there is no file. Read one with FileRead.Revision.
+type FileVersionList struct {
+	Path     string        `json:"path"`
+	Versions []FileVersion `json:"versions"`
+}
+
+// FileVersion is one version of a file.
+type FileVersion struct {
+	Revision uint64 `json:"revision"`
+	Size     int64  `json:"size"`
+	Modified string `json:"modified"`         // RFC 3339, UTC
+	SHA256   string `json:"sha256,omitempty"` // lower-case hex
+}
+
+// FileRestore makes a kept version of a file its content again, with a new
+// revision; not_found when it is not kept. The content is copied, and counts
+// again. What the file was until then is kept, as with any other change.
+type FileRestore struct {
+	Path       string  `json:"path"`
+	Revision   uint64  `json:"revision"`             // the version to restore
+	IfRevision *uint64 `json:"ifRevision,omitempty"` // that the file is at
+	OpID       string  `json:"opId,omitempty"`
+}
+
+// FileRestored answers FileRestore.
+type FileRestored struct {
+	Path     string `json:"path"`
+	Size     int64  `json:"size"`
+	Revision uint64 `json:"revision"` // the new one
+}
+
+// FileDelete removes a file and the versions of it that are kept.
 type FileDelete struct {
 	Path       string  `json:"path"`
 	IfRevision *uint64 `json:"ifRevision,omitempty"`

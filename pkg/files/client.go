@@ -147,6 +147,40 @@ func (c *Client) move(ctx context.Context, q message.FileMove) (tool.FileInfo, e
 	return tool.FileInfo{Path: r.Path, Size: r.Size, Modified: time.Now().UTC(), Revision: r.Revision}, nil
 }
 
+// Versions returns the versions of a file that can be read and restored, the
+// current one first: none when there is no file.
+func (c *Client) Versions(ctx context.Context, path string) ([]tool.FileInfo, error) {
+	if err := paths.Check(path); err != nil {
+		return nil, err
+	}
+	var r message.FileVersionList
+	if err := c.request(ctx, "versions", message.FileVersions{Path: path}, &r); err != nil {
+		return nil, err
+	}
+	out := make([]tool.FileInfo, len(r.Versions))
+	for i, v := range r.Versions {
+		t, err := modified(v.Modified)
+		if err != nil {
+			return nil, err
+		}
+		out[i] = tool.FileInfo{Path: path, Size: v.Size, Modified: t, Revision: v.Revision}
+	}
+	return out, nil
+}
+
+// Restore makes a kept version the content of a file again, with a new revision;
+// not_found when it is not kept.
+func (c *Client) Restore(ctx context.Context, path string, revision uint64) (tool.FileInfo, error) {
+	if err := paths.Check(path); err != nil {
+		return tool.FileInfo{}, err
+	}
+	var r message.FileRestored
+	if err := c.request(ctx, "restore", message.FileRestore{Path: path, Revision: revision, OpID: bus.NewOpID()}, &r); err != nil {
+		return tool.FileInfo{}, err
+	}
+	return tool.FileInfo{Path: r.Path, Size: r.Size, Modified: time.Now().UTC(), Revision: r.Revision}, nil
+}
+
 // Delete removes a file and reports whether it was there.
 func (c *Client) Delete(ctx context.Context, path string) (bool, error) {
 	if err := paths.Check(path); err != nil {

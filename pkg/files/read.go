@@ -199,10 +199,25 @@ func contentInfo(r message.FileContent) (tool.FileInfo, error) {
 // w then has a part of the version that is gone. Content that does not have the
 // digest it was written with is internal.
 func (c *Client) Get(ctx context.Context, path string, w io.Writer) (info tool.FileInfo, exists bool, err error) {
+	return c.get(ctx, message.FileRead{Path: path}, w)
+}
+
+// GetVersion is Get for the current version or one that is kept; conflict when
+// the file is not at that revision and does not keep it.
+func (c *Client) GetVersion(ctx context.Context, path string, revision uint64, w io.Writer) (tool.FileInfo, error) {
+	info, exists, err := c.get(ctx, message.FileRead{Path: path, Revision: &revision}, w)
+	if err == nil && !exists {
+		err = errcode.New(errcode.NotFound, "no file %q", path)
+	}
+	return info, err
+}
+
+func (c *Client) get(ctx context.Context, q message.FileRead, w io.Writer) (info tool.FileInfo, exists bool, err error) {
+	path := q.Path
 	if err := paths.Check(path); err != nil {
 		return tool.FileInfo{}, false, err
 	}
-	first, data, err := c.piece(ctx, message.FileRead{Path: path})
+	first, data, err := c.piece(ctx, q)
 	if err != nil || !first.Exists {
 		return tool.FileInfo{}, false, err
 	}

@@ -8,6 +8,7 @@ import (
 	"io"
 	"os/exec"
 	"slices"
+	"strconv"
 	"strings"
 	"syscall"
 	"testing"
@@ -116,7 +117,7 @@ func TestJSONOutput(t *testing.T) {
 		"scheduler":[{"id":"h","cron":"@hourly","taskMessage":"x"}]}`)
 	for _, args := range [][]string{
 		{"apply", cfg}, {"get", "agents"}, {"get", "agents", "bot"}, {"get", "tools"}, {"get", "tools", "-a", "bot"},
-		{"call", "writeFile", `{"path":"f","content":"x"}`, "-a", "bot"}, {"files", "ls"}, {"files", "stat", "f"}, {"files", "cat", "f"}, {"files", "mv", "f", "g"}, {"files", "mv", "g", "f", "--overwrite"}, {"files", "rm", "f"},
+		{"call", "writeFile", `{"path":"f","content":"x"}`, "-a", "bot"}, {"files", "ls"}, {"files", "stat", "f"}, {"files", "cat", "f"}, {"files", "versions", "f"}, {"files", "mv", "f", "g"}, {"files", "mv", "g", "f", "--overwrite"}, {"files", "rm", "f"},
 		{"state", "set", "k", `[1]`, "-n", "n", "-c", "c"}, {"state", "get", "k", "-n", "n", "-c", "c"}, {"state", "all", "-n", "n", "-c", "c"},
 		{"state", "all", "-n", "none", "-c", "c"}, {"state", "list"}, {"state", "append", "k", "2", "-n", "n", "-c", "c"},
 		{"state", "increment", "i", "-n", "n", "-c", "c"}, {"state", "update", `{"u":1}`, "-n", "n", "-c", "c"}, {"state", "watch", "--current", "--count", "1"},
@@ -196,6 +197,34 @@ func TestStateAndFilesVerbs(t *testing.T) {
 	}
 	if out := cli.OK(t, "files", "ls", "bin/b", "-t", "acme"); strings.Count(out, "\n") != 2 || !strings.Contains(out, "bin/big") {
 		t.Errorf("ls: %q", out)
+	}
+}
+
+func TestFileVersionVerbs(t *testing.T) {
+	_, cli := up(t)
+	cli.OK(t, "apply", file(t, "t.json", `{"agents":[],"tenant":{"files":{"versions":3}}}`), "-t", "acme")
+	for _, content := range []string{"one\n", "two\n", "three\n", "four\n"} {
+		cli.OK(t, "files", "put", "f", file(t, "f", content), "-t", "acme")
+	}
+	cli.OK(t, "files", "mv", "f", "g", "-t", "acme")
+	var l message.FileVersionList
+	cli.JSON(t, &l, "files", "versions", "g", "-t", "acme")
+	if len(l.Versions) != 3 {
+		t.Fatalf("%+v", l)
+	}
+	revision := strconv.FormatUint(l.Versions[2].Revision, 10)
+	if got := cli.OK(t, "files", "cat", "g", "--revision", revision, "-t", "acme"); got != "two\n" {
+		t.Errorf("the oldest version: %q", got)
+	}
+	if r := cli.Run(t, "files", "cat", "g", "--revision", "1", "-t", "acme"); r.Code != 1 || !strings.Contains(r.Stderr, "conflict") {
+		t.Errorf("a version that is gone: %+v", r)
+	}
+	cli.OK(t, "files", "restore", "g", revision, "-t", "acme")
+	if got := cli.OK(t, "files", "cat", "g", "-t", "acme"); got != "two\n" {
+		t.Errorf("restored: %q", got)
+	}
+	if r := cli.Run(t, "files", "restore", "g", "1", "-t", "acme"); r.Code != 1 || !strings.Contains(r.Stderr, "not_found") {
+		t.Errorf("restore of nothing: %+v", r)
 	}
 }
 

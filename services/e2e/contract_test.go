@@ -363,6 +363,13 @@ func (s scenario) files() {
 	s.ok(ops("list"), message.FileList{Limit: 1})
 	s.ok(ops("move"), message.FileMove{Path: "a.txt", To: "b/a.txt", Overwrite: true, OpID: "2"})
 	s.refused(errcode.NotFound, ops("move"), message.FileMove{Path: "a.txt", To: "c.txt"})
+	s.ok(ops("versions"), message.FileVersions{Path: "b/a.txt"})
+	s.refused(errcode.NotFound, ops("restore"), message.FileRestore{Path: "b/a.txt", Revision: 1, OpID: "3"})
+	var stat message.FileInfo
+	if err := bus.Request(s.t.Context(), s.nc, ops("stat"), message.FileStat{Path: "b/a.txt"}, &stat); err != nil {
+		s.t.Error(err)
+	}
+	s.ok(ops("restore"), message.FileRestore{Path: "b/a.txt", Revision: stat.Revision})
 	s.ok(ops("delete"), message.FileDelete{Path: "b/a.txt"})
 	s.refused(errcode.InvalidRequest, ops("stat"), message.FileStat{Path: "../a"})
 	if _, err := files.New(s.nc, acme).Put(s.t.Context(), "big.bin", strings.NewReader(strings.Repeat("x", 3<<20))); err != nil {

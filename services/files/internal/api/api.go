@@ -22,6 +22,7 @@ type Area interface {
 	ChunkSize() int
 	Apply(ctx context.Context, tenant string, c area.Change) (area.Outcome, error)
 	Move(ctx context.Context, tenant string, m area.Move) (area.Outcome, error)
+	Versions(ctx context.Context, tenant, path string) (message.FileVersionList, error)
 	Read(ctx context.Context, tenant string, q message.FileRead) (message.FileContent, error)
 	Stat(ctx context.Context, tenant, path string) (message.FileInfo, error)
 	List(ctx context.Context, tenant string, q message.FileList) (message.FileListing, error)
@@ -42,6 +43,7 @@ func Endpoints(a Area, b Blobs) []bus.Endpoint {
 	}{
 		{"upload", op(h.upload)}, {"write", op(h.write)}, {"read", op(h.read)},
 		{"stat", op(h.stat)}, {"list", op(h.list)}, {"delete", op(h.delete)}, {"move", op(h.move)},
+		{"versions", op(h.versions)}, {"restore", op(h.restore)},
 	}
 	var out []bus.Endpoint
 	for _, o := range ops {
@@ -218,6 +220,28 @@ func (h *handlers) move(ctx context.Context, tenant string, q message.FileMove) 
 	}
 	out, err := h.area.Move(ctx, tenant, area.Move{Path: q.Path, To: q.To, Overwrite: q.Overwrite, IfRevision: q.IfRevision, OpID: id})
 	return message.FileMoved{Path: q.To, Size: out.Size, Revision: out.Revision}, err
+}
+
+func (h *handlers) versions(ctx context.Context, tenant string, q message.FileVersions) (message.FileVersionList, error) {
+	if err := paths.Check(q.Path); err != nil {
+		return message.FileVersionList{}, err
+	}
+	return h.area.Versions(ctx, tenant, q.Path)
+}
+
+func (h *handlers) restore(ctx context.Context, tenant string, q message.FileRestore) (message.FileRestored, error) {
+	if err := paths.Check(q.Path); err != nil {
+		return message.FileRestored{}, err
+	}
+	if q.Revision == 0 {
+		return message.FileRestored{}, errcode.Field("revision", "is required")
+	}
+	id, err := opID(q.OpID)
+	if err != nil {
+		return message.FileRestored{}, err
+	}
+	out, err := h.area.Apply(ctx, tenant, area.Change{Path: q.Path, Kind: record.KindRestore, Version: q.Revision, IfRevision: q.IfRevision, OpID: id})
+	return message.FileRestored{Path: q.Path, Size: out.Size, Revision: out.Revision}, err
 }
 
 func (h *handlers) fetch(ctx context.Context, in *bus.Incoming) (any, error) {

@@ -32,7 +32,7 @@ func TestMain(m *testing.M) {
 const tenant = "acme"
 
 func testConfig() Config {
-	return Config{Replicas: 1, MaxFileSize: 1 << 30, Default: Limits{Bytes: 1 << 30}, OrphanAge: DefaultOrphanAge, UploadAge: DefaultUploadAge, CompactChunks: 256}
+	return Config{Replicas: 1, MaxFileSize: 1 << 30, Default: Limits{Bytes: 1 << 30}, Limits: keeps{}, OrphanAge: DefaultOrphanAge, UploadAge: DefaultUploadAge, CompactChunks: 256}
 }
 
 // replica is one process's file area.

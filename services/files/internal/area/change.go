@@ -117,6 +117,8 @@ func (w *writer) try(ctx context.Context, rec *record.Record) error {
 	switch first.Kind {
 	case record.KindDelete:
 		return w.remove(ctx, rec)
+	case record.KindRestore:
+		return w.restore(ctx, rec)
 	case record.KindAppend:
 		if err := w.a.ensure(ctx, w.b); err != nil {
 			return err
@@ -181,6 +183,9 @@ func (w *writer) publish(ctx context.Context, rec, next *record.Record) error {
 	if err := w.a.remember(ctx, w.b, rec, next, ops); err != nil {
 		return err
 	}
+	if !next.Deleted {
+		next.Keep(w.a.versions(ctx, w.b), rec)
+	}
 	if next.ID == rec.ID {
 		next.Born = rec.Born
 	}
@@ -198,13 +203,11 @@ func (w *writer) publish(ctx context.Context, rec, next *record.Record) error {
 	}
 	next.Revision = seq
 	w.a.known.note(w.key(), next, seq, w.a.now())
-	w.b.usage.wrote(next, next.Size-rec.Size)
+	w.b.usage.wrote(next, next.Bytes()-rec.Bytes())
 	if rec.Revision > 0 {
 		w.a.jan.supersede(ctx, w.b, w.b.meta(rec.Path), seq)
 	}
-	if rec.Exists() && (rec.ID != next.ID || next.Deleted) {
-		w.a.jan.dropChunks(ctx, w.b, rec)
-	}
+	w.a.jan.dropChunks(ctx, w.b, next, rec)
 	for i, p := range w.group {
 		outs[i].Revision = record.Answered(i, len(w.group), seq)
 		p.finish(outs[i], nil)
@@ -218,7 +221,7 @@ func (p *pending) bytes() int64 {
 	if p.Upload != nil {
 		return p.Upload.Size
 	}
-	return int64(len(p.Content))
+	return int64(len(p.Content)) + p.restored
 }
 
 func (w *writer) remove(ctx context.Context, rec *record.Record) error {
@@ -264,11 +267,7 @@ func (w *writer) fits(ctx context.Context, rec *record.Record) error {
 		err = w.enter(ctx, p.bytes())
 	}
 	if err == nil {
-		old := rec.Size
-		if !rec.Exists() {
-			old = 0
-		}
-		err = w.room.fits(p.bytes(), old, !rec.Exists())
+		err = w.room.fits(p.bytes(), w.a.freed(ctx, w.b, rec), !rec.Exists())
 	}
 	w.refuse(ctx, err)
 	return err

@@ -185,11 +185,11 @@ func (c *compaction) commit(ctx context.Context) error {
 			return errcode.New(errcode.Internal, "the content of %q at revision %d does not have its SHA-256", rec.Path, rec.Revision)
 		}
 		next.Path, next.Born, next.Same, next.Modified = rec.Path, rec.Born, rec.Current(), rec.Modified
-		next.From = rec.From
+		next.From, next.Kept = rec.From, rec.Kept
 		if err := c.a.remember(ctx, c.b, rec, next, nil); err != nil {
 			return err
 		}
-		switch _, err := c.a.store(ctx, c.b, next, rec.Revision); {
+		switch next.Revision, err = c.a.store(ctx, c.b, next, rec.Revision); {
 		case errors.Is(err, jet.ErrRevision):
 			continue
 		case err != nil:
@@ -198,7 +198,9 @@ func (c *compaction) commit(ctx context.Context) error {
 		}
 		c.done = true
 		c.a.jan.deleteMsg(ctx, c.b, rec.Revision)
-		c.a.purgeOld(ctx, c.b, rec)
+		if !next.Names(rec.ID) {
+			c.a.purgeOld(ctx, c.b, rec)
+		}
 		return nil
 	}
 	return errAgain

@@ -8,8 +8,10 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -52,6 +54,7 @@ type crashCase struct {
 	live   *Area // a replica that does not crash
 	upload *message.FileChunks
 	base   string // what stands before
+	first  uint64 // revision of the oldest version
 	lost   string // what an append crashed with before may add to it
 }
 
@@ -224,6 +227,22 @@ var crashPaths = []crashing{
 		func(c *crashCase, a *Area) error { return c.move(a, "g", "f") }, replaces(long), 6},
 	{"write what was moved here", func(c *crashCase) { c.write("g", "old\n"); c.moveUntil("g", "f", 2) },
 		change(record.KindAppend, "new\n"), appends("new\n"), 5},
+	{"overwrite the oldest version", (*crashCase).history, change(record.KindOverwrite, "new\n"), replaces("new\n"), 4},
+	{"append after versions", (*crashCase).history, change(record.KindAppend, "new\n"), appends("new\n"), 3},
+	{"restore", (*crashCase).history, (*crashCase).restore, replaces("first\n"), 4},
+	{"restore over an append under way", func(c *crashCase) { c.history(); c.unfinished("lost\n", 1) }, (*crashCase).restore, replaces("first\n"), 4},
+	{"delete versions", (*crashCase).history, change(record.KindDelete, ""), replaces(none), 4},
+	{"move versions away", (*crashCase).history, func(c *crashCase, a *Area) error { return c.move(a, "f", "g") }, replaces(none), 4},
+	{"move over versions", func(c *crashCase) { c.history(); c.write("g", long) },
+		func(c *crashCase, a *Area) error { return c.move(a, "g", "f") }, replaces(long), 5},
+	{"compact what is kept", (*crashCase).keptLines, (*crashCase).compact, same, 5},
+	{"sweep versions", func(c *crashCase) {
+		c.history()
+		c.must(record.KindAppend, "more\n")
+		c.unfinished("lost\n", 1)
+	}, func(c *crashCase, a *Area) error {
+		return a.later(func() error { return a.sweep(a.base, a.bucket(c.tenant)) })
+	}, same, 3},
 	{"sweep", func(c *crashCase) {
 		c.old()
 		c.must(record.KindAppend, "more\n")
@@ -235,6 +254,58 @@ var crashPaths = []crashing{
 	}, func(c *crashCase, a *Area) error {
 		return a.later(func() error { return a.sweep(a.base, a.bucket(c.tenant)) })
 	}, same, 4},
+}
+
+// keptBy is how many versions of files single tenants keep.
+var keptBy sync.Map
+
+type keeps struct{}
+
+func (keeps) Of(_ context.Context, tenant string, l Limits) Limits {
+	if n, ok := keptBy.Load(tenant); ok {
+		l.Versions = n.(int)
+	}
+	return l
+}
+
+func (c *crashCase) keeps(n int) { keptBy.Store(c.tenant, n) }
+
+// history makes as many versions as are kept: two that share chunks, and one.
+func (c *crashCase) history() {
+	c.t.Helper()
+	c.keeps(3)
+	c.must(record.KindOverwrite, "first\n")
+	info, err := c.live.Stat(c.t.Context(), c.tenant, "f")
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	c.first = info.Revision
+	c.must(record.KindAppend, "second\n")
+	c.must(record.KindOverwrite, "third\n")
+}
+
+func (c *crashCase) restore(a *Area) error {
+	_, err := a.Apply(c.t.Context(), c.tenant, Change{Path: "f", Kind: record.KindRestore, Version: c.first, OpID: "op"})
+	return err
+}
+
+// kept checks that every version of a file that is listed has its content.
+func (c *crashCase) kept(path string) {
+	c.t.Helper()
+	l, err := c.live.Versions(c.t.Context(), c.tenant, path)
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	for _, v := range l.Versions {
+		r, err := c.live.Read(c.t.Context(), c.tenant, message.FileRead{Path: path, Encoding: message.EncodingUTF8, Revision: &v.Revision})
+		if err != nil {
+			c.t.Errorf("%s at revision %d: %v", path, v.Revision, err)
+			continue
+		}
+		if sum := sha256.Sum256([]byte(*r.Content)); r.Length == v.Size && hex.EncodeToString(sum[:]) != v.SHA256 {
+			c.t.Errorf("%s at revision %d reads %.100q, not what has its SHA-256", path, v.Revision, *r.Content)
+		}
+	}
 }
 
 func (c *crashCase) write(path, content string) {
@@ -284,6 +355,34 @@ func (c *crashCase) lines() {
 	}
 	a.jan.deleteMsg(c.t.Context(), b, old.Revision)
 	a.jan.purgeChunks(c.t.Context(), b, old.ID)
+}
+
+// keptLines are lines of which the version before the last line is kept.
+func (c *crashCase) keptLines() {
+	c.t.Helper()
+	c.lines()
+	c.keeps(3)
+	a, b := c.live, c.live.bucket(c.tenant)
+	old, err := a.load(c.t.Context(), b, "f")
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	p, err := grow(old)
+	if err == nil {
+		err = a.addChunk(c.t.Context(), b, p, []byte("last\n"), "")
+	}
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	rec, err := p.record()
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	rec.Path, rec.Born = "f", old.Born
+	rec.Keep(3, old)
+	if err := a.follow(c.t.Context(), b, old, rec); err != nil {
+		c.t.Fatal(err)
+	}
 }
 
 func (c *crashCase) compact(a *Area) error { return a.compact(a.base, a.bucket(c.tenant), "f") }
@@ -510,7 +609,8 @@ func (c *crashCase) after(what string, path crashing, kind byte, effect func(str
 	for try := range 2 {
 		err := path.do(c, c.live)
 		got := c.read()
-		refused := path.name == "create" && errors.Is(err, errcode.Conflict) && found != none
+		refused := path.name == "create" && errors.Is(err, errcode.Conflict) && found != none ||
+			strings.HasPrefix(path.name, "restore") && errors.Is(err, errcode.NotFound) // what came between has pushed it out
 		if err != nil && !refused || !slices.Contains(ends, got) && !refused {
 			t.Fatalf("%s: retry %d: %v, read %.200q, want %.200q", what, try, err, got, ends)
 		}
@@ -574,19 +674,25 @@ func (c *crashCase) clean(what string) {
 	if err != nil {
 		c.t.Fatal(err)
 	}
-	var chunks, others uint64
-	for subject, n := range left.Subjects {
-		switch {
-		case rec.Exists() && subject == b.chunk(rec.ID):
-			chunks = n
-		case other.Exists() && (subject == b.meta("g") && n == 1 || subject == b.chunk(other.ID) && n == uint64(other.Chunks) && other.ID != rec.ID):
-		case subject != b.meta("f"):
-			others += n
+	// What files name is there, all of it, and nothing else but one metadata
+	// message of each.
+	need := map[string]uint64{}
+	for _, r := range []*record.Record{rec, other} {
+		for _, v := range r.Versions() {
+			need[b.chunk(v.ID)] = max(need[b.chunk(v.ID)], uint64(v.Chunks))
 		}
 	}
-	if want == none && (rec.Exists() || chunks > 0) || want != none && chunks != uint64(rec.Chunks) || others > 0 || left.Subjects[b.meta("f")] > 1 {
-		c.t.Errorf("%s: the file has %d chunks, stored are %v", what, rec.Chunks, left.Subjects)
+	for _, meta := range []string{b.meta("f"), b.meta("g")} {
+		if left.Subjects[meta] == 1 {
+			need[meta] = 1
+		}
 	}
+	maps.DeleteFunc(need, func(_ string, n uint64) bool { return n == 0 })
+	if (want == none) == rec.Exists() || !maps.Equal(need, left.Subjects) {
+		c.t.Errorf("%s: needed are %v, stored are %v", what, need, left.Subjects)
+	}
+	c.kept("f")
+	c.kept("g")
 	if got := c.object(); got != want || c.read() != want {
 		c.t.Errorf("%s: after a sweep: %.200q, want %.200q", what, got, want)
 	}

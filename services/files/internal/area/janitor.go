@@ -148,13 +148,20 @@ func (j *janitor) supersede(ctx context.Context, b *bucket, meta string, seq uin
 	j.collect(ctx, func() { j.old[k] = max(j.old[k], seq) })
 }
 
-// dropChunks removes the chunks of a superseded version, much at once.
-func (j *janitor) dropChunks(ctx context.Context, b *bucket, r *record.Record) {
-	if r.Size < janitorAtOnce {
-		j.purgeChunks(ctx, b, r.ID)
-		return
+// dropChunks removes the chunks that next, which is committed, does not need any
+// more, but what it superseded did; much at once.
+func (j *janitor) dropChunks(ctx context.Context, b *bucket, next *record.Record, old ...*record.Record) {
+	for _, r := range old {
+		for id, size := range r.Held() {
+			switch {
+			case next.Exists() && next.Names(id):
+			case size < janitorAtOnce:
+				j.purgeChunks(ctx, b, id)
+			default:
+				j.do(ctx, func(ctx context.Context) error { return b.reader.Purge(ctx, b.chunk(id)) })
+			}
+		}
 	}
-	j.do(ctx, func(ctx context.Context) error { return b.reader.Purge(ctx, b.chunk(r.ID)) })
 }
 
 // purgeChunks removes all chunks of an id.

@@ -16,6 +16,7 @@ type Change struct {
 	Kind       byte // record.KindOverwrite, …
 	Content    []byte
 	Upload     *message.FileChunks // instead of Content
+	Version    uint64              // the revision to restore
 	IfRevision *uint64
 	OpID       string // identifies the change across its retries; never ""
 }
@@ -33,8 +34,10 @@ type pending struct {
 	task func(context.Context) error // instead of the change
 	key  record.OpKey
 	done chan struct{}
-	out  Outcome
-	err  error
+	// restored are the bytes of the version that is restored.
+	restored int64
+	out      Outcome
+	err      error
 }
 
 func (p *pending) finish(out Outcome, err error) {

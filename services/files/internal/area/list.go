@@ -32,7 +32,7 @@ func (a *Area) records(ctx context.Context, b *bucket, fn func(*record.Record)) 
 			a.log.Warn("metadata that stands under another file's name is not listed", "tenant", b.tenant, "path", r.Path, "revision", m.Seq)
 			return nil
 		}
-		r.Ops, r.State = nil, nil
+		r.Ops, r.State, r.Kept = nil, nil, nil
 		newest[m.Subject] = r
 		return nil
 	})

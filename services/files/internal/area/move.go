@@ -180,12 +180,11 @@ func (a *Area) endMove(ctx context.Context, b *bucket, rec, target *record.Recor
 		Path: m.To, ID: rec.ID, Size: rec.Size, Chunks: rec.Chunks, Tail: rec.Tail, Digest: rec.Digest, Key: rec.Key, State: rec.State,
 		From: &record.Origin{ID: m.ID, Path: rec.Path},
 	}
+	next.Inherit(a.versions(ctx, b), rec, target)
 	if err := a.repeat(ctx, b, target, next); err != nil {
 		return Outcome{}, err
 	}
-	if target.Exists() {
-		a.jan.dropChunks(ctx, b, target)
-	}
+	a.jan.dropChunks(ctx, b, next, target, rec)
 	out, err := a.leaveOrigin(ctx, b, rec, next)
 	if err == nil {
 		clean := *next

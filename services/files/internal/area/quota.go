@@ -13,6 +13,9 @@ import (
 type Limits struct {
 	Bytes int64 // of all files together
 	Files int64 // how many
+	// Versions of each file that are kept, the current one included; 0 is 1. They
+	// count in Bytes.
+	Versions int
 }
 
 // room is what a tenant has and may have. Near a limit it is exact, and until it

@@ -41,7 +41,7 @@ func (a *Area) scan(ctx context.Context, b *bucket, r *record.Record, off, n int
 		switch {
 		case err != nil:
 			return err
-		case now.ID != r.ID || now.Deleted:
+		case !now.Names(r.ID):
 			return errVanished
 		case try == 8:
 			return damaged(r)
@@ -113,13 +113,16 @@ func (a *Area) Read(ctx context.Context, tenant string, q message.FileRead) (mes
 	}
 }
 
-// pinned is the version of a file that q asks for: the current one, or one that
-// later appends left intact. When its size is forgotten, it is read as far as q
+// pinned is the version of a file that q asks for: the current one, a kept one, or
+// one that later appends left intact. When its size is forgotten, it is read as far as q
 // says.
 func pinned(rec *record.Record, q message.FileRead) (*record.Record, error) {
 	revision := *q.Revision
 	if rec.Current() == revision {
 		return rec, nil
+	}
+	if v, ok := rec.At(revision); ok {
+		return v.Record(rec.Path), nil
 	}
 	if !rec.Exists() || revision < rec.Born || revision > rec.Current() {
 		return nil, errcode.ConflictAt(rec.Current(), "%q is not at revision %d any more", rec.Path, revision)

@@ -15,7 +15,7 @@ import (
 
 // Sweep removes what crashes and abandoned uploads left behind in every
 // tenant's store, once it is older than OrphanAge: chunks that no file names,
-// superseded metadata, delete markers and claims. Appends and moves that were not
+// superseded metadata, delete markers and claims. Kept versions count as files. Appends and moves that were not
 // finished it finishes, however young. Chunks that a file names are never touched.
 // Replicas may sweep at the same time.
 func (a *Area) Sweep(ctx context.Context) error {
@@ -61,7 +61,10 @@ func (a *Area) sweep(ctx context.Context, b *bucket) error {
 	}
 	removed := 0
 	for s := range chunks.Subjects {
-		if named[b.chunkID(s)] {
+		if n := named[b.chunkID(s)]; n != nil {
+			if err := a.sweepBehind(ctx, b, s, chunks.Subjects[s], n); err != nil {
+				return err
+			}
 			continue
 		}
 		last, err := b.reader.Last(ctx, s)
@@ -86,6 +89,22 @@ func (a *Area) sweep(ctx context.Context, b *bucket) error {
 	}
 	b.usage.idle(a.now(), a.cfg.OrphanAge)
 	return a.sweepClaims(ctx, b)
+}
+
+// needed is how much of a chunk id files need.
+type needed struct {
+	chunks  int
+	tail    uint64
+	current bool // of a file, which may grow
+}
+
+// sweepBehind removes what appends that missed left behind the last version of a
+// chunk id, of which there are only kept versions: none of them can grow.
+func (a *Area) sweepBehind(ctx context.Context, b *bucket, subject string, stored uint64, n *needed) error {
+	if n.current || n.tail == 0 || stored <= uint64(n.chunks) {
+		return nil
+	}
+	return b.reader.Walk(ctx, subject, n.tail+1, 0, func(m stream.Msg) error { return b.reader.Delete(ctx, m.Seq) })
 }
 
 // sweepClaims removes claims whose upload cannot be committed any more, nor a
@@ -123,8 +142,8 @@ func (a *Area) sweepAll(ctx context.Context, b *bucket, subject string, age time
 // sweepMetadata removes superseded and deleted files' metadata. It returns the
 // chunk ids that files name, the files with chunks behind their tail, and those
 // that are being moved.
-func (a *Area) sweepMetadata(ctx context.Context, b *bucket, old time.Time, chunks map[string]uint64) (named map[string]bool, dirty, moving []*record.Record, err error) {
-	named = map[string]bool{}
+func (a *Area) sweepMetadata(ctx context.Context, b *bucket, old time.Time, chunks map[string]uint64) (named map[string]*needed, dirty, moving []*record.Record, err error) {
+	named = map[string]*needed{}
 	newest := map[string]*record.Record{}
 	var superseded []uint64
 	err = b.reader.Walk(ctx, b.metas(), 0, 0, func(m stream.Msg) error {
@@ -144,7 +163,14 @@ func (a *Area) sweepMetadata(ctx context.Context, b *bucket, old time.Time, chun
 	for _, r := range newest {
 		switch {
 		case r.Exists():
-			named[r.ID] = true
+			for i, v := range r.Versions() {
+				n := named[v.ID]
+				if n == nil {
+					n = &needed{}
+					named[v.ID] = n
+				}
+				n.chunks, n.tail, n.current = max(n.chunks, v.Chunks), max(n.tail, v.Tail), n.current || i == 0
+			}
 			if r.Move != nil {
 				moving = append(moving, r)
 			} else if r.Growable() && chunks[b.chunk(r.ID)] > uint64(r.Chunks) {

@@ -138,6 +138,7 @@ func (a *Area) commitGroup(ctx context.Context, b *bucket, rec *record.Record, p
 		return err
 	}
 	next.Path, next.Born = rec.Path, rec.Born
+	next.Keep(a.versions(ctx, b), rec)
 	if err := a.remember(ctx, b, rec, next, g.Ops); err != nil {
 		return err
 	}
@@ -147,8 +148,9 @@ func (a *Area) commitGroup(ctx context.Context, b *bucket, rec *record.Record, p
 		}
 		return err
 	}
-	b.usage.wrote(next, next.Size-rec.Size)
+	b.usage.wrote(next, next.Bytes()-rec.Bytes())
 	a.jan.deleteMsg(ctx, b, rec.Revision)
+	a.jan.dropChunks(ctx, b, next, rec)
 	if g.Source != "" {
 		a.jan.purgeChunks(ctx, b, g.Source)
 	}

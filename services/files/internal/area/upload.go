@@ -39,11 +39,7 @@ func (a *Area) Open(ctx context.Context, tenant, path string, size int64) (strin
 		return "", err
 	}
 	defer room.leave()
-	old := rec.Size
-	if !rec.Exists() {
-		old = 0
-	}
-	if err := room.fits(size, old, !rec.Exists()); err != nil {
+	if err := room.fits(size, a.freed(ctx, b, rec), !rec.Exists()); err != nil {
 		return "", err
 	}
 	id := newID()

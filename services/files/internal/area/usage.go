@@ -87,7 +87,7 @@ func (u *usage) count(r *record.Record) {
 	}
 	now := fileSize{seq: r.Revision, exists: r.Exists()}
 	if now.exists {
-		now.size = r.Size
+		now.size = r.Bytes()
 	}
 	if r.Move != nil {
 		now.move = r.Move.ID

@@ -101,6 +101,9 @@ func apply(f *message.TenantFiles, l area.Limits) area.Limits {
 	if f != nil && f.MaxFiles != nil {
 		l.Files = *f.MaxFiles
 	}
+	if f != nil && f.Versions != nil {
+		l.Versions = *f.Versions
+	}
 	return l
 }
 

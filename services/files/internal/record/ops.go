@@ -25,6 +25,7 @@ const (
 	KindAppend    = 'a'
 	KindCreate    = 'c'
 	KindDelete    = 'd'
+	KindRestore   = 'r'
 	KindMove      = 'm' // remembered where the file was
 )
 

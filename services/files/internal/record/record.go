@@ -29,6 +29,7 @@ const (
 	keyPage  = "toolbus-page"         // sequence of the newest Page of older operations
 	keyKey   = "toolbus-key"          // secret of the chunk id, see Group
 	keySame  = "toolbus-same"         // revision and time, in Unix nanoseconds, of the version that is repeated
+	keyKept  = "toolbus-versions"     // older versions that are kept
 	keyMove  = "toolbus-move"         // the Move that the file is under
 	keyFrom  = "toolbus-from"         // the Origin of a file that was moved
 )
@@ -52,6 +53,8 @@ type Record struct {
 	Born   uint64 // revision since which content was only added
 	Digest []byte // SHA-256 of the content
 	Key    string // secret of ID
+
+	Kept []Version // older versions, newest first
 
 	Move *Move   // nil unless the file is being moved away
 	From *Origin // of a file that was moved here; nil once it was written since
@@ -130,6 +133,9 @@ func (r *Record) Encode(bucket string) ([]byte, error) {
 		if r.Born > 0 {
 			info.Metadata[keyBorn] = strconv.FormatUint(r.Born, 10)
 		}
+		if len(r.Kept) > 0 {
+			info.Metadata[keyKept] = packVersions(r.Kept)
+		}
 		if r.Move != nil {
 			info.Metadata[keyMove] = r.Move.pack()
 		}
@@ -170,6 +176,9 @@ func Decode(data []byte, revision uint64, modified time.Time) (*Record, error) {
 	}
 	r.Page, _ = strconv.ParseUint(info.Metadata[keyPage], 10, 64)
 	r.Key = info.Metadata[keyKey]
+	if r.Kept, err = unpackVersions(info.Metadata[keyKept]); err != nil {
+		return nil, errcode.Wrap(errcode.Internal, err, "unreadable versions of a file at revision %d", revision)
+	}
 	if r.Move, err = unpackMove(info.Metadata[keyMove]); err == nil {
 		r.From, err = unpackOrigin(info.Metadata[keyFrom])
 	}

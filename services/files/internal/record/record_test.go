@@ -14,6 +14,7 @@ func TestRoundTrip(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		whole := sha256.New()
 		r := &Record{Path: rapid.String().Draw(t, "path"), ID: "id"}
+		var before []*Record
 		for i, part := range rapid.SliceOf(rapid.SliceOf(rapid.Byte())).Draw(t, "parts") {
 			whole.Write(part)
 			h, err := r.Hash()
@@ -33,6 +34,11 @@ func TestRoundTrip(t *testing.T) {
 				t.Fatal(err)
 			}
 			rev := uint64(i + 10)
+			r.Move, r.From = &Move{ID: "m", To: "t", Expect: rev, Op: r.Ops[0]}, &Origin{ID: "o", Path: "\x00"}
+			r.Keep(4, before...)
+			if data, err = r.Encode("bucket"); err != nil {
+				t.Fatal(err)
+			}
 			got, err := Decode(data, rev, now)
 			if err != nil {
 				t.Fatal(err)
@@ -46,7 +52,7 @@ func TestRoundTrip(t *testing.T) {
 			if !reflect.DeepEqual(*got, want) {
 				t.Fatalf("got  %+v\nwant %+v", *got, want)
 			}
-			r = got
+			r, before = got, []*Record{&want}
 		}
 		if r.State != nil && string(r.Digest) != string(whole.Sum(nil)) {
 			t.Fatal("the continued digest differs from the whole content's")

@@ -72,7 +72,7 @@ func TestAccepted(t *testing.T) {
 	for name, raw := range map[string]string{
 		"no agents":        `{"agents":[]}`,
 		"bare agent":       `{"agentId":"a"}`,
-		"tenant files":     `{"agents":[],"tenant":{"files":{"quotaBytes":1073741824,"maxFiles":0}}}`,
+		"tenant files":     `{"agents":[],"tenant":{"files":{"quotaBytes":1073741824,"maxFiles":0,"versions":100}}}`,
 		"tenant settings":  `{"agents":[],"tenant":{"settings":{"k":[1,{"$secret":"s"}]}}}`,
 		"notes":            `{"x-note":1,"agents":[{"agentId":"a","x-note":{"a":1},"scheduler":[{"x-y":1,"cron":"@daily","taskMessage":"m"}]}]}`,
 		"for editors":      `{"$schema":"./s.json","agents":[]}`,
@@ -135,6 +135,8 @@ func TestFaults(t *testing.T) {
 		"secret a number":    {agent(`"tools":{"T":{"p":[{"$secret":5}]}}`), "agents[0].tools.T.p[0].$secret", "must be a string"},
 		"secret with more":   {agent(`"tools":{"T":{"p":{"$secret":"n","s3":"s3cr3t"}}}`), "agents[0].tools.T.p.s3", "not a known field"},
 		"negative quota":     {`{"agents":[],"tenant":{"files":{"quotaBytes":-1}}}`, "tenant.files.quotaBytes", "at least 0"},
+		"no version":         {`{"agents":[],"tenant":{"files":{"versions":0}}}`, "tenant.files.versions", "at least 1"},
+		"too many versions":  {`{"agents":[],"tenant":{"files":{"versions":101}}}`, "tenant.files.versions", "at most 100"},
 		"quota in words":     {`{"agents":[],"tenant":{"files":{"quotaBytes":"1GB"}}}`, "tenant.files.quotaBytes", "integer"},
 		"unknown in files":   {`{"agents":[],"tenant":{"files":{"maxFile":1}}}`, "tenant.files.maxFile", `"maxFiles"`},
 		"tenant's secret":    {`{"agents":[],"tenant":{"settings":{"a":{"$secret":""}}}}`, "tenant.settings.a.$secret", "is required"},

@@ -101,6 +101,8 @@ func (s *structure) faults(out []errcode.FieldFault, doc any, e *jsonschema.Vali
 		add(at, "must be %s", strings.Join(want, " or "))
 	case *kind.Minimum:
 		add(at, "must be at least %s", k.Want.RatString())
+	case *kind.Maximum:
+		add(at, "must be at most %s", k.Want.RatString())
 	case *kind.MinLength:
 		add(at, "is required")
 	case *kind.Pattern:

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"strconv"
 	"unicode/utf8"
 
 	"github.com/spf13/cobra"
@@ -18,10 +19,17 @@ import (
 	"github.com/toolbus/toolbus/pkg/bus"
 	"github.com/toolbus/toolbus/pkg/files"
 	"github.com/toolbus/toolbus/pkg/paths"
+	"github.com/toolbus/toolbus/pkg/tool"
 )
 
 func (a *app) files() *cobra.Command {
 	cmd := &cobra.Command{Use: "files", Short: "Read and write the tenant's files", RunE: needsVerb}
+	var revision uint64
+	cat := &cobra.Command{
+		Use: "cat PATH", Short: "Print a file's bytes; not_found when it is missing", Args: args(1, "path"),
+		RunE: a.do(func(ctx context.Context, args []string) error { return a.filesCat(ctx, revision, args) }),
+	}
+	cat.Flags().Uint64Var(&revision, "revision", 0, "print the version with this `revision`, the current one or one that is kept")
 	overwrite := false
 	mv := &cobra.Command{
 		Use: "mv FROM TO", Short: "Give a file another path; conflict when there is a file already", Args: args(2, "path", "to"),
@@ -34,7 +42,9 @@ func (a *app) files() *cobra.Command {
 		a.filesAppend(),
 		&cobra.Command{Use: "get PATH [FILE|-]", Short: "Write a file's bytes to FILE, or to stdout; not_found when it is missing", Args: args(1, "path", "file"), RunE: a.do(a.filesGet)},
 		a.filesList(),
-		&cobra.Command{Use: "cat PATH", Short: "Print a file's bytes; not_found when it is missing", Args: args(1, "path"), RunE: a.do(a.filesCat)},
+		cat,
+		&cobra.Command{Use: "versions PATH", Short: "List the versions of a file that can be read and restored", Args: args(1, "path"), RunE: a.do(a.filesVersions)},
+		&cobra.Command{Use: "restore PATH REVISION", Short: "Make a kept version of a file the current one", Args: args(2, "path", "revision"), RunE: a.do(a.filesRestore)},
 		&cobra.Command{Use: "stat PATH", Short: "Print a file's particulars", Args: args(1, "path"), RunE: a.do(a.filesStat)},
 		a.filesRemove(),
 	)
@@ -92,7 +102,7 @@ func fileRows(w io.Writer, infos ...message.FileInfo) {
 }
 
 // filesCat streams: a file need not fit into memory. Only -o json gathers it.
-func (a *app) filesCat(ctx context.Context, args []string) error {
+func (a *app) filesCat(ctx context.Context, revision uint64, args []string) error {
 	tenant, err := a.tenant()
 	if err != nil {
 		return err
@@ -110,7 +120,14 @@ func (a *app) filesCat(ctx context.Context, args []string) error {
 	if a.flags.output == outputJSON {
 		to = &whole
 	}
-	info, err := download(ctx, nc, tenant, args[0], to)
+	var info message.FileInfo
+	if revision > 0 {
+		var version tool.FileInfo
+		version, err = files.New(nc, tenant).GetVersion(ctx, args[0], revision, to)
+		info = fileInfo(version)
+	} else {
+		info, err = download(ctx, nc, tenant, args[0], to)
+	}
 	if err != nil {
 		return err
 	}
@@ -330,4 +347,42 @@ func (a *app) filesRemove() *cobra.Command {
 		return a.print(reply, func(w io.Writer) { line(w, "removed") })
 	})
 	return cmd
+}
+
+func (a *app) filesVersions(ctx context.Context, args []string) error {
+	tenant, err := a.tenant()
+	if err != nil {
+		return err
+	}
+	var reply message.FileVersionList
+	if err := a.ask(ctx, subject.Files(tenant, "versions"), message.FileVersions{Path: args[0]}, &reply); err != nil {
+		return err
+	}
+	if len(reply.Versions) == 0 {
+		return errcode.New(errcode.NotFound, "no file %q", args[0])
+	}
+	return a.print(reply, func(w io.Writer) {
+		var lines [][]any
+		for _, v := range reply.Versions {
+			lines = append(lines, []any{v.Size, toSecond(v.Modified), v.Revision, v.SHA256})
+		}
+		rows(w, "SIZE MODIFIED REVISION SHA256", lines)
+	})
+}
+
+func (a *app) filesRestore(ctx context.Context, args []string) error {
+	tenant, err := a.tenant()
+	if err != nil {
+		return err
+	}
+	revision, err := strconv.ParseUint(args[1], 10, 64)
+	if err != nil || revision == 0 {
+		return &usageError{errcode.Field("revision", "%q must be a revision", args[1])}
+	}
+	var reply message.FileRestored
+	q := message.FileRestore{Path: args[0], Revision: revision, OpID: bus.NewOpID()}
+	if err := a.ask(ctx, subject.Files(tenant, "restore"), q, &reply); err != nil {
+		return err
+	}
+	return a.print(reply, func(w io.Writer) { rows(w, "SIZE REVISION PATH", [][]any{{reply.Size, reply.Revision, reply.Path}}) })
 }
