@@ -113,7 +113,12 @@ func (a *Area) compact(ctx context.Context, b *bucket, path string) error {
 		return err
 	}
 	c := &compaction{a: a, b: b, path: path, id: rec.ID, p: newPrepared()}
-	defer c.discard(ctx)
+	queued := false
+	defer func() {
+		if !queued {
+			c.discard(ctx)
+		}
+	}()
 	for {
 		before := c.copied()
 		if err := c.copy(ctx, rec); err != nil {
@@ -130,7 +135,13 @@ func (a *Area) compact(ctx context.Context, b *bucket, path string) error {
 			break
 		}
 	}
-	return a.inLane(ctx, b.tenant, path, c.commit)
+	// From here on the copy is the lane's: when ctx ends, as on a shutdown, the
+	// commit may still be under way, and may succeed.
+	queued = true
+	return a.inLane(ctx, b.tenant, path, func(ctx context.Context) error {
+		defer c.discard(ctx)
+		return c.commit(ctx)
+	})
 }
 
 // compaction is one under way.
