@@ -156,7 +156,7 @@ func TestSyncWatchEnds(t *testing.T) {
 	if r := cli.Run(t, "sync", "--watch", "--dir", t.TempDir(), "-t", "acme", "--timeout", "500ms"); r.Code != 1 || !strings.Contains(r.Stderr, "timeout: ") {
 		t.Errorf("%+v", r)
 	}
-	if r := cli.Run(t, "sync", "--watch", "--dir", file(t, "f", ""), "-t", "acme"); r.Code != 1 || !strings.Contains(r.Stderr, "mirror folder") {
+	if r := cli.Run(t, "sync", "--watch", "--dir", file(t, "f", ""), "-t", "acme"); r.Code != 1 || !strings.Contains(r.Stderr, "invalid_request: dir: ") {
 		t.Errorf("a file for a folder: %+v", r)
 	}
 	if r := cli.Run(t, "sync", "--watch", "--dir", t.TempDir()); r.Code != 2 || !strings.Contains(r.Stderr, "tenant: is required") {

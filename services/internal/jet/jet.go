@@ -29,7 +29,7 @@ func Ensure(ctx context.Context, js jetstream.JetStream, cfg jetstream.StreamCon
 			return st, nil
 		}
 		var api *jetstream.APIError
-		if errors.As(err, &api) && !passing(api) {
+		if errors.As(err, &api) && !passing(api) || errors.Is(err, nats.ErrConnectionClosed) {
 			return nil, errcode.Wrap(errcode.Unavailable, err, "stream %s cannot be made: %v", cfg.Name, err)
 		}
 		if reason == nil || ctx.Err() == nil {
@@ -66,6 +66,24 @@ const (
 	// make room would hide that this is needed.
 	codeNoStorage = 10047
 	codeNoMemory  = 10028
+)
+
+// Gone tells from an answer to the removal of a message whether it is not there
+// any more. Which of two codes says so depends on how far another's removal of
+// the same message has got.
+func Gone(code jetstream.ErrorCode, description string) bool {
+	switch code {
+	case codeNoSuchSequence:
+		return true
+	case codeDeleteFailed: // of whatever reason
+		return description == "no message found" || description == "deleted message"
+	}
+	return false
+}
+
+const (
+	codeNoSuchSequence = 10043
+	codeDeleteFailed   = 10057
 )
 
 // codeSequenceBusy says that another write of the same subject is under way,

@@ -36,6 +36,7 @@ func (a *Area) change(ctx context.Context, b *bucket, group []*pending) error {
 		err = w.try(ctx, rec)
 		w.leave()
 		if !errors.Is(err, errAgain) {
+			w.refuse(ctx, err)
 			return err
 		}
 		if err := yield(ctx, attempt, group[0].Path); err != nil {
@@ -269,13 +270,15 @@ func (w *writer) fits(ctx context.Context, rec *record.Record) error {
 	if err == nil {
 		err = w.room.fits(p.bytes(), w.a.freed(ctx, w.b, rec), !rec.Exists())
 	}
-	w.refuse(ctx, err)
 	return err
 }
 
-// refuse lets go of an upload that is over a limit: what it holds is not needed
-// any more, since its commit has been refused.
+// refuse lets go of an upload whose commit ends as over a limit: what it holds is
+// not needed any more. An attempt on a guess of what stands does not end it.
 func (w *writer) refuse(ctx context.Context, err error) {
+	if len(w.group) == 0 {
+		return
+	}
 	if u := w.group[0].Upload; u != nil && (errors.Is(err, errcode.QuotaExceeded) || errors.Is(err, errcode.TooLarge)) {
 		w.a.refuseUpload(ctx, w.b, u.UploadID)
 	}

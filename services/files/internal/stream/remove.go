@@ -6,7 +6,10 @@ import (
 	"errors"
 	"fmt"
 
+	"github.com/nats-io/nats.go/jetstream"
+
 	"github.com/toolbus/toolbus/contracts/errcode"
+	"github.com/toolbus/toolbus/services/internal/jet"
 )
 
 // Delete removes one message; one that is gone already is no error.
@@ -28,9 +31,6 @@ func (r Reader) PurgeBelow(ctx context.Context, subject string, seq uint64) erro
 	return r.api(ctx, "PURGE", fmt.Appendf(nil, `{"filter":%q,"seq":%d}`, subject, seq))
 }
 
-// codeDeleteFailed also says that the message is not there any more.
-const codeDeleteFailed = 10057
-
 func (r Reader) api(ctx context.Context, op string, body []byte) error {
 	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()
@@ -44,7 +44,7 @@ func (r Reader) api(ctx context.Context, op string, body []byte) error {
 	if err := json.Unmarshal(m.Data, &reply); err != nil {
 		return errcode.Wrap(errcode.Internal, err, "unreadable answer of JetStream")
 	}
-	if e := reply.Error; e != nil && e.ErrCode == codeDeleteFailed {
+	if e := reply.Error; e != nil && jet.Gone(jetstream.ErrorCode(e.ErrCode), e.Description) {
 		return ErrNone
 	}
 	return reply.Error.err()

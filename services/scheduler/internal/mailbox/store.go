@@ -161,7 +161,7 @@ func (s *Store) remove(ctx context.Context, seq uint64) error {
 	defer cancel()
 	err := s.stream.DeleteMsg(ctx, seq)
 	var api *jetstream.APIError
-	if errors.As(err, &api) && api.ErrorCode == codeNoSuchSequence {
+	if errors.As(err, &api) && jet.Gone(api.ErrorCode, api.Description) {
 		return nil
 	}
 	if err != nil {
@@ -169,9 +169,6 @@ func (s *Store) remove(ctx context.Context, seq uint64) error {
 	}
 	return nil
 }
-
-// codeNoSuchSequence is the server's answer to the removal of what is gone.
-const codeNoSuchSequence = 10043
 
 // bury keeps a wake among the dead and takes it off the mailbox.
 func (s *Store) bury(ctx context.Context, w Stored) error {
