@@ -68,6 +68,9 @@ func (w *writer) admit(ctx context.Context, rec *record.Record) error {
 			err = w.room.fits(grow+p.bytes(), 0, !rec.Exists())
 		}
 		if err != nil {
+			if w.unsure {
+				return errUnsure
+			}
 			w.refuse(ctx, err)
 			p.finish(Outcome{}, err)
 			continue

@@ -130,6 +130,7 @@ type bucket struct {
 	name   string
 	reader stream.Reader
 	usage  usage
+	marks  marks
 
 	mu    sync.Mutex
 	ready bool // the stream was made or updated by this process

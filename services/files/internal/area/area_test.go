@@ -24,6 +24,7 @@ import (
 )
 
 func TestMain(m *testing.M) {
+	natstest.RunChild()
 	// What nats.go leaves behind when a connection closes on which a whole object
 	// was put, at times.
 	goleak.VerifyTestMain(m, goleak.IgnoreTopFunction("github.com/nats-io/nats.go/jetstream.(*jetStream).resetPendingAcksOnReconnect"))
@@ -38,11 +39,16 @@ func testConfig() Config {
 // replica is one process's file area.
 func replica(t *testing.T, s *natstest.Server, mod ...func(*Config)) *Area {
 	t.Helper()
+	return replicaOn(t, s.Connect(), mod...)
+}
+
+func replicaOn(t *testing.T, nc *nats.Conn, mod ...func(*Config)) *Area {
+	t.Helper()
 	cfg := testConfig()
 	for _, m := range mod {
 		m(&cfg)
 	}
-	a, err := New(s.Connect(), cfg, telemetry.Discard())
+	a, err := New(nc, cfg, telemetry.Discard())
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -18,7 +18,7 @@ func newID() string { return rand.Text() }
 // change commits a group: one change, or several appends. An error goes to
 // every change of it that has not been answered.
 func (a *Area) change(ctx context.Context, b *bucket, group []*pending) error {
-	w := &writer{a: a, b: b, group: group}
+	w := &writer{a: a, b: b, group: group, unsure: b.reader.Replicated}
 	defer w.discard(ctx)
 	if rec := w.guess(); rec != nil {
 		err := w.try(ctx, rec)
@@ -28,14 +28,20 @@ func (a *Area) change(ctx context.Context, b *bucket, group []*pending) error {
 		}
 		a.known.missed(laneKey{b.tenant, group[0].Path}, a.now())
 	}
+	look := a.load // a compare-and-set follows
 	for attempt := 0; ; attempt++ {
-		rec, err := a.settled(ctx, b, group[0].Path)
+		rec, err := a.settledBy(ctx, b, group[0].Path, look)
 		if err != nil {
 			return err
 		}
 		err = w.try(ctx, rec)
 		w.leave()
-		if !errors.Is(err, errAgain) {
+		switch {
+		case errors.Is(err, errAgain):
+		case w.unsure && errors.Is(err, errUnsure), w.unsure && err != nil && !errcode.From(err).Retryable:
+			w.unsure, look = false, a.current
+			continue
+		default:
 			w.refuse(ctx, err)
 			return err
 		}
@@ -58,6 +64,10 @@ func yield(ctx context.Context, attempt int, path string) error {
 // what stands now.
 var errAgain = errors.New("the file changed meanwhile")
 
+// errUnsure is that what was read may be old, and that no compare-and-set would
+// follow to show it.
+var errUnsure = errors.New("what was read may be old")
+
 // writer carries one group through its attempts.
 type writer struct {
 	a     *Area
@@ -66,6 +76,8 @@ type writer struct {
 	prep  *prepared // content that stands under a chunk id of its own
 	left  leftover  // chunks of the attempt before
 	room  *room     // nil unless this attempt has asked for it
+	// unsure is that attempts start from what a deposed leader may have said.
+	unsure bool
 }
 
 // enter finds out what room there is for this attempt, which it then has to
@@ -227,6 +239,9 @@ func (p *pending) bytes() int64 {
 
 func (w *writer) remove(ctx context.Context, rec *record.Record) error {
 	if !rec.Exists() {
+		if w.unsure {
+			return errUnsure
+		}
 		w.group[0].finish(Outcome{}, nil)
 		return nil
 	}

@@ -128,11 +128,16 @@ func (a *Area) follow(ctx context.Context, b *bucket, rec, next *record.Record) 
 	return nil
 }
 
-// settled is load for a file that is not being moved: a move that it finds it
+// settled is current for a file that is not being moved: a move that it finds it
 // ends.
 func (a *Area) settled(ctx context.Context, b *bucket, path string) (*record.Record, error) {
+	return a.settledBy(ctx, b, path, a.current)
+}
+
+// settledBy is settled with another way to look.
+func (a *Area) settledBy(ctx context.Context, b *bucket, path string, load func(context.Context, *bucket, string) (*record.Record, error)) (*record.Record, error) {
 	for attempt := 0; ; attempt++ {
-		rec, err := a.load(ctx, b, path)
+		rec, err := load(ctx, b, path)
 		if err != nil || rec.Move == nil {
 			return rec, err
 		}

@@ -52,6 +52,8 @@ func (w *writer) restore(ctx context.Context, rec *record.Record) error {
 	switch {
 	case !ok:
 		return errcode.New(errcode.NotFound, "revision %d of %q is not kept", p.Version, rec.Path)
+	case p.Version == rec.Current() && w.unsure:
+		return errUnsure
 	case p.Version == rec.Current():
 		p.finish(Outcome{Bytes: rec.Size, Size: rec.Size, Revision: rec.Current()}, nil)
 		return nil
