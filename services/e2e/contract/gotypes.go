@@ -127,6 +127,9 @@ func readField(f *ast.Field) ([]goField, error) {
 		return nil, err
 	}
 	name, rest, _ := strings.Cut(reflect.StructTag(raw).Get("json"), ",")
+	if name == "-" {
+		return nil, nil // not on the wire
+	}
 	if name == "" {
 		return nil, fmt.Errorf("field %s has no JSON name", f.Names[0].Name)
 	}

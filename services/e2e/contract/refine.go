@@ -34,9 +34,14 @@ func atLeast(n int) yaml.MapSlice { return yaml.MapSlice{{Key: "minimum", Value:
 var (
 	name       = yaml.MapSlice{{Key: "pattern", Value: namePattern}}
 	anObject   = yaml.MapSlice{{Key: "type", Value: "object"}}
-	objects    = yaml.MapSlice{{Key: "type", Value: "object"}, {Key: "additionalProperties", Value: anObject}}
+	tools      = yaml.MapSlice{{Key: "type", Value: "object"}, {Key: "additionalProperties", Value: toolEntry}}
+	toolEntry  = yaml.MapSlice{{Key: "$ref", Value: "#/components/schemas/ToolEntry"}}
 	errorValue = yaml.MapSlice{{Key: "$ref", Value: "#/components/schemas/Error"}}
 )
+
+// open are the types that have fields of names that others choose, and what these
+// are.
+var open = map[string]string{"ToolEntry": "The tool's own settings."}
 
 // refinements are keyed by "Type.field", or by "field" for every field of that
 // name.
@@ -77,7 +82,7 @@ var refinements = map[string]refinement{
 	"AgentToolsReply.tools":      {doc: "The granted tools that some worker hosts, ordered by name."},
 
 	"RegistryApply.config":     {schema: anObject, doc: "A Config, or a single AgentConfig object."},
-	"AgentConfig.tools":        {schema: objects},
+	"AgentConfig.tools":        {schema: tools},
 	"TenantConfig.settings":    {schema: anObject, doc: "Settings shared by all chats, any JSON."},
 	"TenantConfig.files":       {doc: "What the tenant's file area may hold."},
 	"Config.agents":            {doc: "The agents, each agentId once."},

@@ -102,7 +102,11 @@ func (g *generator) object(t goType) (yaml.MapSlice, error) {
 	if len(required) > 0 {
 		out = append(out, yaml.MapItem{Key: "required", Value: required})
 	}
-	return append(out, yaml.MapItem{Key: "properties", Value: props}), errors.Join(errs...)
+	out = append(out, yaml.MapItem{Key: "properties", Value: props})
+	if rest, ok := open[t.name]; ok {
+		out = append(out, yaml.MapItem{Key: "additionalProperties", Value: yaml.MapSlice{{Key: "description", Value: rest}}})
+	}
+	return out, errors.Join(errs...)
 }
 
 // flatten puts embedded structs' fields in their place, as encoding/json does.
