@@ -51,7 +51,7 @@ test-faults: ## crash, kill, freeze and cut off what stores state and files for 
 	go test -race -tags faults -run 'AppendersSurviveKills|FilesAreLinearizable' -count=1 -timeout 60m ./services/e2e
 
 .PHONY: test-large
-test-large: ## send 2 GiB up and down through the CLI and measure the memory it takes
+test-large: ## send 2 GiB up and down through the CLI and measure the memory it takes; some minutes
 	go vet -tags large ./services/e2e
 	go test -tags large -run 'TestLargeFiles' -count=1 -timeout 20m -v ./services/e2e
 
