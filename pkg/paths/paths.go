@@ -42,13 +42,23 @@ func Check(path string) error {
 	return nil
 }
 
-// CheckPrefix reports whether prefix may start a path; "" starts every path.
+// CheckPrefix reports whether prefix may start a path; "" starts every path. Its
+// last segment may be any beginning of one, "." and ".." too.
 func CheckPrefix(prefix string) error {
 	if err := checkText("prefix", prefix); err != nil {
 		return err
 	}
 	if strings.HasPrefix(prefix, "/") || strings.Contains(prefix, "//") {
 		return errcode.Field("prefix", "%q must be relative, without empty segments", prefix)
+	}
+	whole := strings.Split(prefix, "/")
+	for _, segment := range whole[:len(whole)-1] {
+		switch {
+		case segment == "." || segment == "..":
+			return errcode.Field("prefix", "%q must not have the segment %q", prefix, segment)
+		case blank(segment):
+			return errcode.Field("prefix", "%q has a blank segment", prefix)
+		}
 	}
 	return nil
 }

@@ -44,9 +44,14 @@ func TestCheck(t *testing.T) {
 			t.Errorf("%q: %+v does not name path", p, d)
 		}
 	}
-	for _, p := range []string{"", "a/", "lo", "a/b/"} {
+	for _, p := range []string{"", "a/", "lo", "a/b/", ".", "..", "a/.", "a/..", " "} {
 		if err := CheckPrefix(p); err != nil {
 			t.Errorf("prefix %q refused: %v", p, err)
+		}
+	}
+	for _, p := range []string{"/", "/a", "a//", "./", "../", "a/../", "./a", "../a", "a/./b", " /", "a/\u3000/b", `a\b`, "C:", "a\x00"} {
+		if d := errcode.From(CheckPrefix(p)).Details; d == nil || len(d.Fields) != 1 || d.Fields[0].Field != "prefix" {
+			t.Errorf("prefix %q: got %+v, want a fault of prefix", p, d)
 		}
 	}
 }
