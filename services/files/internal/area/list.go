@@ -55,7 +55,7 @@ func (a *Area) records(ctx context.Context, b *bucket, fn func(*record.Record)) 
 // List answers a FileList whose prefix is checked.
 func (a *Area) List(ctx context.Context, tenant string, q message.FileList) (message.FileListing, error) {
 	after, err := base64.RawURLEncoding.DecodeString(q.Cursor)
-	if err != nil {
+	if err != nil || q.Cursor != "" && paths.Check(string(after)) != nil {
 		return message.FileListing{}, errcode.Field("cursor", "is not one of a listing")
 	}
 	limit := MaxList
