@@ -45,7 +45,8 @@ func TestFilesVerbs(t *testing.T) {
 		t.Errorf("put: %+v", info)
 	}
 	refused(do("x", "put", "notes.txt", "--create"), 1, "conflict: ", fmt.Sprintf("revision: %d stands", info.Revision))
-	refused(do("x", "put", "notes.txt", "--if-revision", "0"), 1, "conflict: ")
+	refused(do("x", "put", "notes.txt", "--if-revision", "0"), 1, `conflict: "notes.txt" exists already`)
+	refused(do("x", "put", "none.txt", "--if-revision", "3"), 1, `conflict: there is no file "none.txt"`)
 	refused(do("x", "put", "notes.txt", "--if-revision", fmt.Sprint(info.Revision+1)), 1, "conflict: ", "stands")
 	refused(do("x", "append", "notes.txt", "--if-revision", fmt.Sprint(info.Revision+1)), 1, "conflict: ")
 	refused(do("x", "rm", "notes.txt", "--if-revision", fmt.Sprint(info.Revision+1)), 1, "conflict: ")
@@ -83,7 +84,10 @@ func TestFilesVerbs(t *testing.T) {
 	}
 	refused(do("", "put", "x", "/nowhere/at/all"), 1, "invalid_request: file: ", "/nowhere/at/all")
 	refused(do("", "ls", "/abs"), 1, "invalid_request: prefix: ")
-	refused(do("", "ls", "--cursor", "!"), 1, "invalid_request: cursor: ")
+	refused(do("", "ls", "../"), 1, "invalid_request: prefix: ")
+	for _, cursor := range []string{"!", "page2"} {
+		refused(do("", "ls", "--cursor", cursor), 1, "invalid_request: cursor: ")
+	}
 }
 
 func TestFilesListPages(t *testing.T) {

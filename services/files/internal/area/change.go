@@ -107,6 +107,18 @@ func (w *writer) discard(ctx context.Context) {
 	}
 }
 
+// notAt is the conflict of a change on the condition that the file is at the
+// revision want, or with 0 that there is none.
+func notAt(rec *record.Record, want uint64) error {
+	switch {
+	case want == 0:
+		return errcode.ConflictAt(rec.Current(), "%q exists already", rec.Path)
+	case !rec.Exists():
+		return errcode.ConflictAt(rec.Current(), "there is no file %q, at revision %d or any", rec.Path, want)
+	}
+	return errcode.ConflictAt(rec.Current(), "%q is at revision %d, not %d", rec.Path, rec.Current(), want)
+}
+
 // try makes the change to the version that rec describes.
 func (w *writer) try(ctx context.Context, rec *record.Record) error {
 	path := rec.Path
@@ -125,7 +137,7 @@ func (w *writer) try(ctx context.Context, rec *record.Record) error {
 	}
 	first := w.group[0]
 	if want := first.IfRevision; want != nil && *want != rec.Current() {
-		return errcode.ConflictAt(rec.Current(), "%q is at revision %d, not %d", path, rec.Current(), *want)
+		return notAt(rec, *want)
 	}
 	switch first.Kind {
 	case record.KindDelete:

@@ -69,7 +69,7 @@ func (a *Area) tryMove(ctx context.Context, b *bucket, m Move) (Outcome, error) 
 	case known:
 		return Outcome{Size: op.Size, Revision: op.Revision}, nil
 	case m.IfRevision != nil && *m.IfRevision != rec.Current():
-		return Outcome{}, errcode.ConflictAt(rec.Current(), "%q is at revision %d, not %d", m.Path, rec.Current(), *m.IfRevision)
+		return Outcome{}, notAt(rec, *m.IfRevision)
 	case !rec.Exists():
 		return Outcome{}, errcode.New(errcode.NotFound, "no file %q", m.Path)
 	}

@@ -125,7 +125,7 @@ func pinned(rec *record.Record, q message.FileRead) (*record.Record, error) {
 		return v.Record(rec.Path), nil
 	}
 	if !rec.Exists() || revision < rec.Born || revision > rec.Current() {
-		return nil, errcode.ConflictAt(rec.Current(), "%q is not at revision %d any more", rec.Path, revision)
+		return nil, errcode.ConflictAt(rec.Current(), "%q is not at revision %d, and keeps no version of it", rec.Path, revision)
 	}
 	old := *rec
 	old.Revision, old.Same, old.Size, old.Digest = revision, 0, -1, nil
