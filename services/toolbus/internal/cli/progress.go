@@ -21,40 +21,43 @@ const barAfter = time.Second
 // transfer is the progress of one transfer on stderr: shown when stderr is a
 // terminal and the transfer takes long, and gone when it ends.
 type transfer struct {
-	to    io.Writer // nil: nobody is watching
-	name  string
-	size  int64 // bytes; -1: not known
+	bar   *progressbar.ProgressBar // nil: nobody is watching
 	begin time.Time
 	moved int64
-	bar   *progressbar.ProgressBar
+	shown bool
 }
 
+// transfer begins one; size is in bytes, -1 when it is not known.
 func (a *app) transfer(name string, size int64) *transfer {
-	t := &transfer{name: printable(name), size: size, begin: time.Now()}
-	if a.terminal() {
-		t.to = a.std.Err
+	if !a.terminal() {
+		return &transfer{}
 	}
+	return newTransfer(a.std.Err, name, size)
+}
+
+func newTransfer(to io.Writer, name string, size int64) *transfer {
+	t := &transfer{begin: time.Now(), bar: progressbar.NewOptions64(size,
+		progressbar.OptionSetWriter(to), progressbar.OptionSetDescription(printable(name)),
+		progressbar.OptionShowBytes(true), progressbar.OptionShowCount(), progressbar.OptionThrottle(100*time.Millisecond),
+		progressbar.OptionSetSpinnerChangeInterval(0), // no goroutine that draws, also before its time
+		progressbar.OptionFullWidth(), progressbar.OptionClearOnFinish(),
+	)}
+	t.bar.StartWithoutRender() // its rate counts from here, not from when it is shown
 	return t
 }
 
 func (t *transfer) add(n int) {
 	t.moved += int64(n)
-	if t.to == nil || t.bar == nil && time.Since(t.begin) < barAfter {
+	if t.bar == nil || !t.shown && time.Since(t.begin) < barAfter {
 		return
 	}
-	if t.bar == nil {
-		t.bar = progressbar.NewOptions64(t.size,
-			progressbar.OptionSetWriter(t.to), progressbar.OptionSetDescription(t.name),
-			progressbar.OptionShowBytes(true), progressbar.OptionThrottle(100*time.Millisecond),
-			progressbar.OptionFullWidth(), progressbar.OptionClearOnFinish(),
-		)
-	}
+	t.shown = true
 	_ = t.bar.Set64(t.moved) // a bar that cannot be drawn is no fault of the transfer
 }
 
 // end takes the bar away.
 func (t *transfer) end() {
-	if t.bar != nil {
+	if t.shown {
 		_ = t.bar.Clear()
 		_ = t.bar.Close()
 	}
