@@ -6,7 +6,9 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"os"
 	"os/exec"
+	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -215,6 +217,20 @@ func TestFileVersionVerbs(t *testing.T) {
 	revision := strconv.FormatUint(l.Versions[2].Revision, 10)
 	if got := cli.OK(t, "files", "cat", "g", "--revision", revision, "-t", "acme"); got != "two\n" {
 		t.Errorf("the oldest version: %q", got)
+	}
+	if got := cli.OK(t, "files", "get", "g", "--revision", revision, "-t", "acme"); got != "two\n" {
+		t.Errorf("get of the oldest version: %q", got)
+	}
+	local := filepath.Join(t.TempDir(), "g")
+	if r := cli.Run(t, "files", "get", "g", local, "--revision", "1", "-t", "acme"); r.Code != 1 || !strings.Contains(r.Stderr, "conflict") {
+		t.Errorf("get of a version that is gone: %+v", r)
+	}
+	if _, err := os.Stat(local); !os.IsNotExist(err) {
+		t.Errorf("what was not fetched is there: %v", err)
+	}
+	cli.OK(t, "files", "get", "g", local, "--revision", revision, "-t", "acme")
+	if got, err := os.ReadFile(local); string(got) != "two\n" {
+		t.Errorf("the oldest version in a file: %q, %v", got, err)
 	}
 	if r := cli.Run(t, "files", "cat", "g", "--revision", "1", "-t", "acme"); r.Code != 1 || !strings.Contains(r.Stderr, "conflict") {
 		t.Errorf("a version that is gone: %+v", r)

@@ -83,6 +83,8 @@ func TestFilesVerbs(t *testing.T) {
 		refused(do("x", c...), 2, "toolbus: invalid_request: ", "--help")
 	}
 	refused(do("", "put", "x", "/nowhere/at/all"), 1, "invalid_request: file: ", "/nowhere/at/all")
+	refused(do("", "put", "x", t.TempDir()), 1, "invalid_request: file: ", "is a folder")
+	refused(do("", "get", "by/append", "/nowhere/at/all"), 1, "invalid_request: file: /nowhere/at/all: ")
 	refused(do("", "ls", "/abs"), 1, "invalid_request: prefix: ")
 	refused(do("", "ls", "../"), 1, "invalid_request: prefix: ")
 	for _, cursor := range []string{"!", "page2"} {

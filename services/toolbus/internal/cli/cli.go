@@ -87,6 +87,7 @@ Exit codes: 0 done, 1 failed, 2 wrong usage.`,
 	f.StringVarP(&a.flags.chat, "chat", "c", "", "`chat` id")
 	f.StringVarP(&a.flags.output, "output", "o", outputTable, "output `format`: json or table")
 	f.DurationVar(&a.flags.timeout, "timeout", 0, "give up after this `duration` (default: 10s a request; a tool's own limit for call)")
+	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return flagError(err) })
 	root.PersistentPreRunE = func(*cobra.Command, []string) error { return a.prepare() }
 	root.AddCommand(a.up(), a.apply(), a.get(), a.call(), a.submit(), a.result(), a.cancel(),
 		a.job(), a.wake(), a.state(), a.store(), a.files(), a.sync(), a.version())
@@ -130,7 +131,7 @@ func (a *app) fromEnv(flags *pflag.FlagSet) error {
 				continue
 			}
 			if err := flags.Set(f.Name, v); err != nil && first == nil {
-				first = errcode.Field(n, "%v", err)
+				first = errcode.Field(n, "%s", flagText(f, v, err))
 			}
 			return
 		}

@@ -167,6 +167,14 @@ func TestUsageNamesTheField(t *testing.T) {
 		"output: \"xml\" must":   {"version", "-o", "xml"},
 		"listen: \"x\" is not":   {"up", "--listen", "x"},
 		"server: is empty":       {"get", "tools", "-s", ""},
+		"from: is required":      {"files", "mv"},
+
+		`if-revision: "-1" must be a whole number`: {"files", "rm", "x", "--if-revision", "-1"},
+		`revision: "0" must be a revision`:         {"files", "cat", "x", "--revision", "0", "-t", "acme"},
+		`revision: "x" must be a revision`:         {"files", "get", "x", "--revision", "x", "-t", "acme"},
+		`limit: "many" must be a whole number`:     {"files", "ls", "--limit", "many"},
+		`timeout: "5" must be a duration`:          {"files", "ls", "--timeout", "5"},
+		`create: "x" must be true or false`:        {"files", "put", "x", "--create=x"},
 	} {
 		run(t, nil, "", args...).fails(t, 2, want)
 	}

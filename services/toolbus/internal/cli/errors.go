@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"github.com/toolbus/toolbus/contracts/errcode"
 )
@@ -101,6 +102,34 @@ func text(err error, e *errcode.Error) string {
 		msg = strings.Replace(whole, e.Error(), e.Message, 1)
 	}
 	return printable(strings.ReplaceAll(msg, "\n", "; "))
+}
+
+// flagError says what a flag's value must be, where its type alone tells: pflag
+// quotes Go's parsers.
+func flagError(err error) error {
+	var bad *pflag.InvalidValueError
+	if !errors.As(err, &bad) {
+		return err
+	}
+	if own := new(errcode.Error); errors.As(err, &own) {
+		return own
+	}
+	f := bad.GetFlag()
+	return errcode.Field(f.Name, "%s", flagText(f, bad.GetValue(), errors.Unwrap(bad)))
+}
+
+func flagText(f *pflag.Flag, value string, err error) string {
+	switch f.Value.Type() {
+	case "uint64":
+		return fmt.Sprintf("%q must be a whole number, not negative", value)
+	case "int", "int64":
+		return fmt.Sprintf("%q must be a whole number", value)
+	case "duration":
+		return fmt.Sprintf("%q must be a duration with its unit, such as 90s or 1h30m", value)
+	case "bool":
+		return fmt.Sprintf("%q must be true or false", value)
+	}
+	return fmt.Sprintf("%q: %v", value, err)
 }
 
 // needsVerb is the RunE of a command that only groups others.

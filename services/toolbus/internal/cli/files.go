@@ -11,6 +11,7 @@ import (
 	"strconv"
 	"unicode/utf8"
 
+	"github.com/nats-io/nats.go"
 	"github.com/spf13/cobra"
 
 	"github.com/toolbus/toolbus/contracts/errcode"
@@ -19,20 +20,28 @@ import (
 	"github.com/toolbus/toolbus/pkg/bus"
 	"github.com/toolbus/toolbus/pkg/files"
 	"github.com/toolbus/toolbus/pkg/paths"
-	"github.com/toolbus/toolbus/pkg/tool"
 )
 
 func (a *app) files() *cobra.Command {
 	cmd := &cobra.Command{Use: "files", Short: "Read and write the tenant's files", RunE: needsVerb}
-	var revision uint64
+	var version version
 	cat := &cobra.Command{
 		Use: "cat PATH", Short: "Print a file's bytes; not_found when it is missing", Args: args(1, "path"),
-		RunE: a.do(func(ctx context.Context, args []string) error { return a.filesCat(ctx, revision, args) }),
+		Long: `Print a file's bytes; not_found when it is missing. With -o json, one document with its particulars
+and the content, in base64 when it is not UTF-8.`,
+		RunE: a.do(func(ctx context.Context, args []string) error { return a.filesCat(ctx, version.revision, args) }),
 	}
-	cat.Flags().Uint64Var(&revision, "revision", 0, "print the version with this `revision`, the current one or one that is kept")
+	version.register(cat)
+	get := &cobra.Command{
+		Use: "get PATH [FILE|-]", Short: "Write a file's bytes to FILE, or to stdout; not_found when it is missing", Args: args(1, "path", "file"),
+		Long: `Write a file's bytes to FILE, which is replaced when all of them are there, or to stdout, as they are
+also with -o json; not_found when it is missing.`,
+		RunE: a.do(func(ctx context.Context, args []string) error { return a.filesGet(ctx, version.revision, args) }),
+	}
+	version.register(get)
 	overwrite := false
 	mv := &cobra.Command{
-		Use: "mv FROM TO", Short: "Give a file another path; conflict when there is a file already", Args: args(2, "path", "to"),
+		Use: "mv FROM TO", Short: "Give a file another path; conflict when there is a file already", Args: args(2, "from", "to"),
 		RunE: a.do(func(ctx context.Context, args []string) error { return a.filesMove(ctx, overwrite, args) }),
 	}
 	mv.Flags().BoolVar(&overwrite, "overwrite", false, "replace a file at TO")
@@ -40,7 +49,7 @@ func (a *app) files() *cobra.Command {
 		mv,
 		a.filesPut(),
 		a.filesAppend(),
-		&cobra.Command{Use: "get PATH [FILE|-]", Short: "Write a file's bytes to FILE, or to stdout; not_found when it is missing", Args: args(1, "path", "file"), RunE: a.do(a.filesGet)},
+		get,
 		a.filesList(),
 		cat,
 		&cobra.Command{Use: "versions PATH", Short: "List the versions of a file that can be read and restored", Args: args(1, "path"), RunE: a.do(a.filesVersions)},
@@ -120,19 +129,9 @@ func (a *app) filesCat(ctx context.Context, revision uint64, args []string) erro
 	if a.flags.output == outputJSON {
 		to = &whole
 	}
-	var info message.FileInfo
-	if revision > 0 {
-		var version tool.FileInfo
-		version, err = files.New(nc, tenant).GetVersion(ctx, args[0], revision, to)
-		info = fileInfo(version)
-	} else {
-		info, err = download(ctx, nc, tenant, args[0], to)
-	}
+	info, err := read(ctx, nc, tenant, args[0], revision, to)
 	if err != nil {
 		return err
-	}
-	if !info.Exists {
-		return errcode.New(errcode.NotFound, "no file %q", args[0])
 	}
 	if a.flags.output != outputJSON {
 		return nil
@@ -145,6 +144,52 @@ func (a *app) filesCat(ctx context.Context, revision uint64, args []string) erro
 		Exists: true, Path: info.Path, Content: &text, Encoding: encoding,
 		Length: info.Size, Size: info.Size, Modified: info.Modified, Revision: info.Revision,
 	}, nil)
+}
+
+// version is the flag --revision; 0 is the current one.
+type version struct{ revision uint64 }
+
+func (v *version) register(cmd *cobra.Command) {
+	cmd.Flags().Var(v, "revision", "the version with this `revision`, the current one or one that is kept; conflict when it is neither")
+}
+
+// Set implements pflag.Value.
+func (v *version) Set(s string) (err error) {
+	v.revision, err = parseRevision(s)
+	return err
+}
+
+// String implements pflag.Value.
+func (v *version) String() string {
+	if v.revision == 0 {
+		return ""
+	}
+	return strconv.FormatUint(v.revision, 10)
+}
+
+// Type implements pflag.Value.
+func (v *version) Type() string { return "revision" }
+
+func parseRevision(s string) (uint64, error) {
+	revision, err := strconv.ParseUint(s, 10, 64)
+	if err != nil || revision == 0 {
+		return 0, errcode.Field("revision", "%q must be a revision, as versions, stat and ls show it", s)
+	}
+	return revision, nil
+}
+
+// read writes a file's bytes to w: of its current version when revision is 0.
+// Then a file that is missing is not_found.
+func read(ctx context.Context, nc *nats.Conn, tenant, path string, revision uint64, w io.Writer) (message.FileInfo, error) {
+	if revision > 0 {
+		info, err := files.New(nc, tenant).GetVersion(ctx, path, revision, w)
+		return fileInfo(info), err
+	}
+	info, err := download(ctx, nc, tenant, path, w)
+	if err == nil && !info.Exists {
+		err = errcode.New(errcode.NotFound, "no file %q", path)
+	}
+	return info, err
 }
 
 // onlyIf is the flag --if-revision.
@@ -238,7 +283,7 @@ const getTries = 4
 
 // filesGet streams. A local file is replaced when all of it is there; to stdout
 // goes what has come, also when the rest does not.
-func (a *app) filesGet(ctx context.Context, args []string) error {
+func (a *app) filesGet(ctx context.Context, revision uint64, args []string) error {
 	tenant, err := a.tenant()
 	if err != nil {
 		return err
@@ -253,7 +298,7 @@ func (a *app) filesGet(ctx context.Context, args []string) error {
 	defer nc.Close()
 	get := func(to io.Writer) (message.FileInfo, error) {
 		size := int64(-1)
-		if a.terminal() { // the size is for the bar only
+		if a.terminal() && revision == 0 { // the size is for the bar only
 			var stat message.FileInfo
 			if err := bus.Retry(ctx, nc, subject.Files(tenant, "stat"), message.FileStat{Path: args[0]}, &stat); err != nil {
 				return stat, err
@@ -262,11 +307,7 @@ func (a *app) filesGet(ctx context.Context, args []string) error {
 		}
 		bar := a.transfer(args[0], size)
 		defer bar.end()
-		info, err := download(ctx, nc, tenant, args[0], bar.writer(to))
-		if err == nil && !info.Exists {
-			err = errcode.New(errcode.NotFound, "no file %q", args[0])
-		}
-		return info, err
+		return read(ctx, nc, tenant, args[0], revision, bar.writer(to))
 	}
 	if len(args) == 1 || args[1] == "-" {
 		_, err := get(output{a.std.Out})
@@ -276,7 +317,7 @@ func (a *app) filesGet(ctx context.Context, args []string) error {
 	err = replaceFile(args[1], func(f *os.File) error {
 		for try := 1; ; try++ {
 			info, err = get(f)
-			if !errors.Is(err, errcode.Conflict) || try == getTries {
+			if !errors.Is(err, errcode.Conflict) || revision > 0 || try == getTries {
 				return err
 			}
 			if err := rewind(f); err != nil {
@@ -375,9 +416,9 @@ func (a *app) filesRestore(ctx context.Context, args []string) error {
 	if err != nil {
 		return err
 	}
-	revision, err := strconv.ParseUint(args[1], 10, 64)
-	if err != nil || revision == 0 {
-		return &usageError{errcode.Field("revision", "%q must be a revision", args[1])}
+	revision, err := parseRevision(args[1])
+	if err != nil {
+		return &usageError{err}
 	}
 	var reply message.FileRestored
 	q := message.FileRestore{Path: args[0], Revision: revision, OpID: bus.NewOpID()}

@@ -26,6 +26,9 @@ func (a *app) open(field, name string) (io.ReadCloser, error) {
 	if err != nil {
 		return nil, inputError(field, err)
 	}
+	if st, err := f.Stat(); err == nil && st.IsDir() {
+		return nil, errors.Join(errcode.Field(field, "%q is a folder", name), f.Close())
+	}
 	return &input{f, f, field}, nil
 }
 

@@ -31,6 +31,9 @@ func replaceFile(path string, fill func(*os.File) error) (err error) {
 	}
 	f, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path)+".*")
 	if err != nil {
+		if p := new(os.PathError); errors.As(err, &p) {
+			p.Path = path // whoever asked knows nothing of the file beside it
+		}
 		return inputError("file", err)
 	}
 	defer func() {
