@@ -106,8 +106,15 @@ func TestApply(t *testing.T) {
 	if !r.Agents[0].Changed || len(r.Removed) != 1 || r.Removed[0] != "two" {
 		t.Errorf("pruned: %+v", r)
 	}
+	tenant := file(t, "tenant.json", `{"agents":[],"tenant":{"files":{"maxFiles":7}}}`)
+	if out := cli.OK(t, "apply", tenant, "-t", "acme", "--dry-run"); !strings.HasSuffix(out, "\nthe tenant's own configuration: would be applied\n") {
+		t.Errorf("a dry run of the tenant's own configuration: %q", out)
+	}
+	if out := cli.OK(t, "apply", tenant, "-t", "acme"); !strings.HasSuffix(out, "\nthe tenant's own configuration: applied\n") {
+		t.Errorf("the tenant's own configuration: %q", out)
+	}
 	out := cli.Pipe(t, strings.NewReader(`{"agentId":"three","tools":{"nowhereHosted":{}}}`), "apply", "-", "-t", "acme")
-	if out.Code != 0 || !strings.Contains(out.Stdout, "three") || !strings.Contains(out.Stdout, "changed") || !strings.Contains(out.Stderr, "nowhereHosted") {
+	if out.Code != 0 || !strings.Contains(out.Stdout, "three") || strings.Contains(out.Stdout, "tenant") || !strings.Contains(out.Stdout, "changed") || !strings.Contains(out.Stderr, "nowhereHosted") {
 		t.Errorf("%+v", out)
 	}
 }

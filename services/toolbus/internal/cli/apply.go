@@ -51,7 +51,7 @@ Agents that no file names stay as they are, unless --prune is given.`,
 		for _, w := range reply.Warnings {
 			fmt.Fprintf(a.std.Err, "toolbus: warning: %s\n", printable(w))
 		}
-		return a.print(reply, func(w io.Writer) { applied(w, reply, dryRun) })
+		return a.print(reply, func(w io.Writer) { applied(w, reply, cfg.HasTenant(), dryRun) })
 	})
 	return cmd
 }
@@ -80,10 +80,12 @@ func locate(err error, cfg configfile.Config) error {
 	return errcode.Fields(e.Code, cfg.Locate(e.Details.Fields)...)
 }
 
-func applied(w io.Writer, reply message.RegistryApplied, dryRun bool) {
-	changed, removed := "changed", "removed"
+// applied tells what became of each agent, and, as the reply does not, that the
+// tenant's own configuration was part of it.
+func applied(w io.Writer, reply message.RegistryApplied, tenant, dryRun bool) {
+	changed, removed, whole := "changed", "removed", "applied"
 	if dryRun {
-		changed, removed = "would change", "would be removed"
+		changed, removed, whole = "would change", "would be removed", "would be applied"
 	}
 	var lines [][]any
 	for _, ag := range reply.Agents {
@@ -97,4 +99,7 @@ func applied(w io.Writer, reply message.RegistryApplied, dryRun bool) {
 		lines = append(lines, []any{id, "-", removed})
 	}
 	rows(w, "AGENT REVISION RESULT", lines)
+	if tenant {
+		line(w, "the tenant's own configuration: "+whole)
+	}
 }

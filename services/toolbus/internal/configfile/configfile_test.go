@@ -148,3 +148,15 @@ func FuzzLoad(f *testing.F) {
 		_, _ = Load(Source{name, []byte(data)}, Source{"b.json", []byte(`{"agentId":"b"}`)})
 	})
 }
+
+func TestHasTenant(t *testing.T) {
+	for text, want := range map[string]bool{
+		`{"agents":[],"tenant":{}}`: true, "agents: []\ntenant: {files: {versions: 2}}\n": true,
+		`{"agents":[]}`: false, `{"agentId":"a","tools":{}}`: false,
+	} {
+		cfg, err := Load(Source{Name: "c", Data: []byte(text)})
+		if err != nil || cfg.HasTenant() != want {
+			t.Errorf("%q: %t, %v", text, cfg.HasTenant(), err)
+		}
+	}
+}

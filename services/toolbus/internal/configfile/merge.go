@@ -17,6 +17,15 @@ type Config struct {
 	tenant  string   // the file that "tenant" comes from
 }
 
+// HasTenant tells whether the configuration says anything about the tenant
+// itself.
+func (c Config) HasTenant() bool {
+	var doc struct {
+		Tenant json.RawMessage `json:"tenant"`
+	}
+	return json.Unmarshal(c.JSON, &doc) == nil && doc.Tenant != nil
+}
+
 type origin struct {
 	file  string
 	index int // in the file's agents; -1: the file is that agent
