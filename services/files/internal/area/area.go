@@ -58,7 +58,7 @@ const (
 	DefaultOrphanAge = time.Hour
 	DefaultUploadAge = 50 * time.Minute
 
-	DefaultCompactChunks = 1024
+	DefaultCompactChunks = 512
 )
 
 const (

@@ -25,10 +25,10 @@ import (
 // A message costs a reader about as much as some KiB of content. So a file is
 // compacted when its chunks are smaller than that on average: reading it then
 // takes at most about twice as long as it need, and since that takes as many
-// appends as the file has pieces of 8 KiB, each append pays for the copying of one,
+// appends as the file has pieces of 12 KiB, each append pays for the copying of one,
 // however large the file.
 const (
-	compactBelow = 8 << 10 // bytes of a chunk on average; not more than a quarter of a full one
+	compactBelow = 12 << 10 // bytes of a chunk on average; not more than a quarter of a full one
 
 	compactTail   = 256 << 10 // bytes that are left to copy in the file's lane
 	compactMisses = 50        // commits that another replica's appends may forestall
