@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -333,5 +334,38 @@ func TestForgedHeaders(t *testing.T) {
 	}
 	if len(got) != 1 || got[0].Seq == 1 || got[0].Subject != b.chunk("up") || time.Since(got[0].Time) > time.Hour {
 		t.Errorf("walked %+v", got)
+	}
+}
+
+// A retry is answered as the first time, the revision of one append among several
+// in one commit included, whoever is asked: also the replica that made it.
+func TestRetriedAppendsAreAnsweredAlike(t *testing.T) {
+	s := natstest.Start(t)
+	a, other := replica(t, s), replica(t, s)
+	apply(t, a, record.KindOverwrite, "f", "begin ")
+	const n = 40
+	changes, outs := make([]Change, n), make([]Outcome, n)
+	var wg sync.WaitGroup
+	for i := range n {
+		changes[i] = Change{Path: "f", Kind: record.KindAppend, Content: []byte("x "), OpID: bus.NewOpID()}
+		wg.Go(func() {
+			var err error
+			if outs[i], err = a.Apply(t.Context(), tenant, changes[i]); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	wg.Wait()
+	revisions := map[uint64]int{}
+	for i, first := range outs {
+		revisions[first.Revision]++
+		for name, from := range map[string]*Area{"the same": a, "another": other} {
+			if again, err := from.Apply(t.Context(), tenant, changes[i]); err != nil || again != first {
+				t.Errorf("%s replica: %+v, %v; at first %+v", name, again, err, first)
+			}
+		}
+	}
+	if len(revisions) == n {
+		t.Error("no two appends went together")
 	}
 }

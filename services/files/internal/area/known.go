@@ -53,11 +53,7 @@ func (k *known) note(key laneKey, next *record.Record, seq uint64, now time.Time
 	if r.Born == 0 {
 		r.Born = seq
 	}
-	for i := range r.Ops {
-		if r.Ops[i].Revision == 0 {
-			r.Ops[i].Revision = seq
-		}
-	}
+	record.Answer(r.Ops, seq)
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	f := k.file(key)

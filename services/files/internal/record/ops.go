@@ -139,6 +139,15 @@ func Answered(i, n int, revision uint64) uint64 {
 // carrying message are answered with its revision.
 func unpackOps(s string, revision uint64) []Op {
 	ops := unpack(s)
+	if revision > 0 {
+		Answer(ops, revision)
+	}
+	return ops
+}
+
+// Answer fills in what those of ops are answered with that a message commits as
+// revision.
+func Answer(ops []Op, revision uint64) {
 	n := 0
 	for _, op := range ops {
 		if op.Revision == 0 {
@@ -147,12 +156,11 @@ func unpackOps(s string, revision uint64) []Op {
 	}
 	own := 0
 	for i := range ops {
-		if ops[i].Revision == 0 && revision > 0 {
+		if ops[i].Revision == 0 {
 			ops[i].Revision = Answered(own, n, revision)
 			own++
 		}
 	}
-	return ops
 }
 
 func unpack(s string) (ops []Op) {
