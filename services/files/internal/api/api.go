@@ -41,9 +41,9 @@ func Endpoints(a Area, b Blobs) []bus.Endpoint {
 		op string
 		fn bus.Handler
 	}{
-		{"upload", op(h.upload)}, {"write", op(h.write)}, {"read", op(h.read)},
-		{"stat", op(h.stat)}, {"list", op(h.list)}, {"delete", op(h.delete)}, {"move", op(h.move)},
-		{"versions", op(h.versions)}, {"restore", op(h.restore)},
+		{"upload", op(h.upload)}, {"write", change(h.write)}, {"read", op(h.read)},
+		{"stat", op(h.stat)}, {"list", op(h.list)}, {"delete", change(h.delete)}, {"move", change(h.move)},
+		{"versions", op(h.versions)}, {"restore", change(h.restore)},
 	}
 	var out []bus.Endpoint
 	for _, o := range ops {
@@ -57,6 +57,12 @@ func Endpoints(a Area, b Blobs) []bus.Endpoint {
 
 // op reads the tenant from the subject and the request from the body.
 func op[Q, R any](fn func(ctx context.Context, tenant string, q Q) (R, error)) bus.Handler {
+	return change(func(ctx context.Context, tenant string, q Q, _ bool) (R, error) { return fn(ctx, tenant, q) })
+}
+
+// change is op for requests that change files; retried tells whether this one may
+// have been received before.
+func change[Q, R any](fn func(ctx context.Context, tenant string, q Q, retried bool) (R, error)) bus.Handler {
 	return func(ctx context.Context, in *bus.Incoming) (any, error) {
 		tenant, _, err := subject.ParseTenantOp(subject.FamilyFiles, in.Subject, false)
 		if err != nil {
@@ -66,7 +72,7 @@ func op[Q, R any](fn func(ctx context.Context, tenant string, q Q) (R, error)) b
 		if err := in.Decode(&q); err != nil {
 			return nil, err
 		}
-		return fn(ctx, tenant, q)
+		return fn(ctx, tenant, q, in.Age() > 0)
 	}
 }
 
@@ -89,11 +95,12 @@ func (h *handlers) upload(ctx context.Context, tenant string, q message.FileUplo
 	return message.FileUploadOpened{UploadID: id, ChunkSize: h.area.ChunkSize()}, nil
 }
 
-func (h *handlers) write(ctx context.Context, tenant string, q message.FileWrite) (message.FileWritten, error) {
-	c, mode, err := change(q)
+func (h *handlers) write(ctx context.Context, tenant string, q message.FileWrite, retried bool) (message.FileWritten, error) {
+	c, mode, err := asked(q)
 	if err != nil {
 		return message.FileWritten{}, err
 	}
+	c.Retried = retried
 	out, err := h.area.Apply(ctx, tenant, c)
 	if err != nil {
 		return message.FileWritten{}, err
@@ -101,8 +108,8 @@ func (h *handlers) write(ctx context.Context, tenant string, q message.FileWrite
 	return message.FileWritten{Path: q.Path, Mode: mode, BytesWritten: out.Bytes, Size: out.Size, Revision: out.Revision}, nil
 }
 
-// change checks a write.
-func change(q message.FileWrite) (c area.Change, mode string, err error) {
+// asked checks a write.
+func asked(q message.FileWrite) (c area.Change, mode string, err error) {
 	c = area.Change{Path: q.Path, IfRevision: q.IfRevision, Upload: q.Upload}
 	if err := paths.Check(q.Path); err != nil {
 		return c, "", err
@@ -198,7 +205,7 @@ func (h *handlers) list(ctx context.Context, tenant string, q message.FileList) 
 	return h.area.List(ctx, tenant, q)
 }
 
-func (h *handlers) delete(ctx context.Context, tenant string, q message.FileDelete) (message.FileDeleted, error) {
+func (h *handlers) delete(ctx context.Context, tenant string, q message.FileDelete, retried bool) (message.FileDeleted, error) {
 	if err := paths.Check(q.Path); err != nil {
 		return message.FileDeleted{}, err
 	}
@@ -206,11 +213,11 @@ func (h *handlers) delete(ctx context.Context, tenant string, q message.FileDele
 	if err != nil {
 		return message.FileDeleted{}, err
 	}
-	out, err := h.area.Apply(ctx, tenant, area.Change{Path: q.Path, Kind: record.KindDelete, IfRevision: q.IfRevision, OpID: id})
+	out, err := h.area.Apply(ctx, tenant, area.Change{Path: q.Path, Kind: record.KindDelete, IfRevision: q.IfRevision, OpID: id, Retried: retried})
 	return message.FileDeleted{Deleted: out.Deleted}, err
 }
 
-func (h *handlers) move(ctx context.Context, tenant string, q message.FileMove) (message.FileMoved, error) {
+func (h *handlers) move(ctx context.Context, tenant string, q message.FileMove, retried bool) (message.FileMoved, error) {
 	if err := paths.CheckMove(q.Path, q.To); err != nil {
 		return message.FileMoved{}, err
 	}
@@ -218,7 +225,7 @@ func (h *handlers) move(ctx context.Context, tenant string, q message.FileMove) 
 	if err != nil {
 		return message.FileMoved{}, err
 	}
-	out, err := h.area.Move(ctx, tenant, area.Move{Path: q.Path, To: q.To, Overwrite: q.Overwrite, IfRevision: q.IfRevision, OpID: id})
+	out, err := h.area.Move(ctx, tenant, area.Move{Path: q.Path, To: q.To, Overwrite: q.Overwrite, IfRevision: q.IfRevision, OpID: id, Retried: retried})
 	return message.FileMoved{Path: q.To, Size: out.Size, Revision: out.Revision}, err
 }
 
@@ -229,7 +236,7 @@ func (h *handlers) versions(ctx context.Context, tenant string, q message.FileVe
 	return h.area.Versions(ctx, tenant, q.Path)
 }
 
-func (h *handlers) restore(ctx context.Context, tenant string, q message.FileRestore) (message.FileRestored, error) {
+func (h *handlers) restore(ctx context.Context, tenant string, q message.FileRestore, retried bool) (message.FileRestored, error) {
 	if err := paths.Check(q.Path); err != nil {
 		return message.FileRestored{}, err
 	}
@@ -240,7 +247,7 @@ func (h *handlers) restore(ctx context.Context, tenant string, q message.FileRes
 	if err != nil {
 		return message.FileRestored{}, err
 	}
-	out, err := h.area.Apply(ctx, tenant, area.Change{Path: q.Path, Kind: record.KindRestore, Version: q.Revision, IfRevision: q.IfRevision, OpID: id})
+	out, err := h.area.Apply(ctx, tenant, area.Change{Path: q.Path, Kind: record.KindRestore, Version: q.Revision, IfRevision: q.IfRevision, OpID: id, Retried: retried})
 	return message.FileRestored{Path: q.Path, Size: out.Size, Revision: out.Revision}, err
 }
 

@@ -68,6 +68,9 @@ func (w *writer) admit(ctx context.Context, rec *record.Record) error {
 			err = w.room.fits(grow+p.bytes(), 0, !rec.Exists())
 		}
 		if err != nil {
+			if w.retried() {
+				return err // it is alone
+			}
 			if w.unsure {
 				return errUnsure
 			}
@@ -156,7 +159,7 @@ func (w *writer) extend(ctx context.Context, rec *record.Record) error {
 	case len(content) > 0:
 		err = w.a.addChunk(ctx, w.b, p, content, g.Seal(rec.Key))
 	}
-	w.left = leftover{id: rec.ID, after: rec.Tail, last: p.tail}
+	w.left = leftover{id: rec.ID, base: rec.Revision, after: rec.Tail, last: p.tail}
 	if errors.Is(err, jet.ErrRevision) {
 		return w.a.finishTail(ctx, w.b, rec)
 	}
@@ -203,14 +206,18 @@ func (w *writer) stage(ctx context.Context, g *record.Group) ([]byte, error) {
 // behind sequence after and up to last.
 type leftover struct {
 	id          string
+	base        uint64 // revision that they extend
 	after, last uint64
 }
 
 // dropLeft removes the chunks of an attempt that can never be committed, since
-// the file has gone on under another chunk id without it.
-func (w *writer) dropLeft(ctx context.Context) {
+// the file has gone on to rec without it.
+func (w *writer) dropLeft(ctx context.Context, rec *record.Record) {
 	l := w.left
 	w.left = leftover{}
+	if l.id == rec.ID {
+		l.after = max(l.after, rec.Tail) // what counts stays, come what may
+	}
 	if l.last <= l.after {
 		return
 	}

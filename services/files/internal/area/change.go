@@ -18,7 +18,8 @@ func newID() string { return rand.Text() }
 // change commits a group: one change, or several appends. An error goes to
 // every change of it that has not been answered.
 func (a *Area) change(ctx context.Context, b *bucket, group []*pending) error {
-	w := &writer{a: a, b: b, group: group, unsure: b.reader.Replicated}
+	w := &writer{a: a, b: b, group: group}
+	w.unsure = b.reader.Replicated && !w.retried() // what is refused for good is compared
 	defer w.discard(ctx)
 	if rec := w.guess(); rec != nil {
 		err := w.try(ctx, rec)
@@ -119,15 +120,24 @@ func notAt(rec *record.Record, want uint64) error {
 	return errcode.ConflictAt(rec.Current(), "%q is at revision %d, not %d", rec.Path, rec.Current(), want)
 }
 
-// try makes the change to the version that rec describes.
+// try makes the change to the version that rec describes. Of a change that an
+// earlier try may make yet, a refusal is made final first.
 func (w *writer) try(ctx context.Context, rec *record.Record) error {
+	err := w.attempt(ctx, rec)
+	if w.retried() && refusal(err) {
+		err = w.refuseForGood(ctx, rec, err)
+	}
+	return err
+}
+
+func (w *writer) attempt(ctx context.Context, rec *record.Record) error {
 	path := rec.Path
-	known := len(w.group)
-	if err := w.answerKnown(ctx, rec); err != nil {
+	dead, err := w.answerKnown(ctx, rec)
+	if err != nil {
 		return err
 	}
-	if known -= len(w.group); known == 0 && w.left.id != "" && w.left.id != rec.ID {
-		w.dropLeft(ctx)
+	if dead {
+		w.dropLeft(ctx, rec)
 	}
 	if len(w.group) == 0 {
 		return nil
@@ -160,27 +170,32 @@ func (w *writer) try(ctx context.Context, rec *record.Record) error {
 	return w.overwrite(ctx, rec)
 }
 
-// answerKnown gives a retry the first answer and takes it out of the group.
-func (w *writer) answerKnown(ctx context.Context, rec *record.Record) error {
+// answerKnown gives a retry the first answer and takes it out of the group. dead
+// tells whether an attempt before that committed none of the group never will.
+func (w *writer) answerKnown(ctx context.Context, rec *record.Record) (dead bool, err error) {
 	var rest []*pending
+	dead = rec.Revision > w.left.base
 	for _, p := range w.group {
 		op, known, err := w.a.find(ctx, w.b, rec, p.key)
 		switch {
 		case err != nil:
-			return err
+			return false, err
 		case !known:
 			rest = append(rest, p)
-		case op.Kind != p.Kind:
+		case op.Asked() != p.Kind:
 			p.finish(Outcome{}, errcode.Field("opId", "%q was used for another operation", p.OpID))
+		case op.Kind == record.KindRefused:
+			p.finish(outcome(op), op.Refusal(rec.Path)) // the others are not committed with it
 		default:
+			dead = false
 			if w.prep != nil && rec.ID == w.prep.id {
 				w.prep.used = true // an attempt whose answer got lost
 			}
-			p.finish(Outcome{Bytes: op.Bytes, Size: op.Size, Revision: op.Revision, Deleted: op.Kind == record.KindDelete}, nil)
+			p.finish(outcome(op), nil)
 		}
 	}
 	w.group = rest
-	return nil
+	return dead, nil
 }
 
 // plan is what committing the group on rec answers, with the operations that
@@ -251,6 +266,9 @@ func (p *pending) bytes() int64 {
 
 func (w *writer) remove(ctx context.Context, rec *record.Record) error {
 	if !rec.Exists() {
+		if w.retried() {
+			return w.refuseForGood(ctx, rec, nil)
+		}
 		if w.unsure {
 			return errUnsure
 		}

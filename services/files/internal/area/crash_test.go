@@ -237,6 +237,19 @@ var crashPaths = []crashing{
 	{"move over versions", func(c *crashCase) { c.history(); c.write("g", long) },
 		func(c *crashCase, a *Area) error { return c.move(a, "g", "f") }, replaces(long), 5},
 	{"compact what is kept", (*crashCase).keptLines, (*crashCase).compact, same, 5},
+	{"refuse for good", (*crashCase).old, (*crashCase).refused, same, 2},
+	{"refuse for good after many", func(c *crashCase) { c.old(); c.busy() }, (*crashCase).refused, same, 3},
+	{"refuse for good with an append under way", func(c *crashCase) { c.old(); c.unfinished("lost\n", 1) }, (*crashCase).refused, same, 2},
+	{"refuse for good over versions", (*crashCase).history, (*crashCase).refused, same, 2},
+	{"delete nothing for good", func(c *crashCase) { c.old(); c.must(record.KindDelete, "") }, func(c *crashCase, a *Area) error {
+		_, err := a.Apply(c.ctx, c.tenant, Change{Path: "f", Kind: record.KindDelete, OpID: "op", Retried: true})
+		return err
+	}, same, 2},
+	{"restore what stands for good", func(c *crashCase) { c.keeps(3); c.old(); c.stands() }, (*crashCase).restoreAgain, same, 2},
+	{"refuse a move for good", func(c *crashCase) { c.old(); c.write("g", long) }, func(c *crashCase, a *Area) error {
+		_, err := a.Move(c.ctx, c.tenant, Move{Path: "f", To: "g", OpID: "op", Retried: true})
+		return mustBe(err, errcode.Conflict)
+	}, same, 2},
 	{"sweep versions", func(c *crashCase) {
 		c.history()
 		c.must(record.KindAppend, "more\n")
@@ -276,17 +289,46 @@ func (c *crashCase) history() {
 	c.t.Helper()
 	c.keeps(3)
 	c.must(record.KindOverwrite, "first\n")
-	info, err := c.live.Stat(c.t.Context(), c.tenant, "f")
-	if err != nil {
-		c.t.Fatal(err)
-	}
-	c.first = info.Revision
+	c.stands()
 	c.must(record.KindAppend, "second\n")
 	c.must(record.KindOverwrite, "third\n")
 }
 
 func (c *crashCase) restore(a *Area) error {
 	_, err := a.Apply(c.ctx, c.tenant, Change{Path: "f", Kind: record.KindRestore, Version: c.first, OpID: "op"})
+	return err
+}
+
+// refused asks again for what is refused whatever stands.
+func (c *crashCase) refused(a *Area) error {
+	never := uint64(1 << 40)
+	_, err := a.Apply(c.ctx, c.tenant, Change{Path: "f", Kind: record.KindAppend, Content: []byte("new\n"), IfRevision: &never, OpID: "op", Retried: true})
+	return mustBe(err, errcode.Conflict)
+}
+
+// stands notes the revision that stands.
+func (c *crashCase) stands() {
+	c.t.Helper()
+	info, err := c.live.Stat(c.t.Context(), c.tenant, "f")
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	c.first = info.Revision
+}
+
+func (c *crashCase) restoreAgain(a *Area) error {
+	_, err := a.Apply(c.ctx, c.tenant, Change{Path: "f", Kind: record.KindRestore, Version: c.first, OpID: "op", Retried: true})
+	return err
+}
+
+// mustBe is nil for an error of a code.
+func mustBe(err error, code errcode.Code) error {
+	switch {
+	case errors.Is(err, code):
+		return nil
+	case err == nil:
+		return fmt.Errorf("done, want %s", code)
+	}
 	return err
 }
 

@@ -25,6 +25,11 @@ type cut struct {
 	awaited []byte // reply subject of the last write let through
 	in      []byte
 	done    chan struct{} // closed when that write was acknowledged
+
+	// Instead of dying the connection stands still before a write, until it is
+	// released.
+	held    chan struct{} // closed then; nil to die
+	release chan struct{}
 }
 
 // cutter dials cuts, once: what crashed does not come back.
@@ -57,6 +62,15 @@ func (c *cut) arm(n int) {
 	c.after, c.writes = n, 0
 }
 
+// hold makes the connection stand still before its write n+1.
+func (c *cut) hold(n int) (held <-chan struct{}, release func()) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.held, c.release = make(chan struct{}), make(chan struct{})
+	c.after, c.writes = n, 0
+	return c.held, sync.OnceFunc(func() { close(c.release) })
+}
+
 func (c *cut) count() int {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -76,7 +90,14 @@ func (c *cut) Write(p []byte) (int, error) {
 			return len(p), nil
 		}
 		stores := storing(subject)
-		if c.after >= 0 && c.writes >= c.after {
+		if c.held != nil && stores && c.after >= 0 && c.writes >= c.after {
+			c.after = -1
+			close(c.held)
+			c.mu.Unlock()
+			<-c.release
+			c.mu.Lock()
+		}
+		if c.held == nil && c.after >= 0 && c.writes >= c.after {
 			c.out = c.out[frame:] // dead
 			continue
 		}

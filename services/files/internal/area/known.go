@@ -95,6 +95,9 @@ func (w *writer) guess() *record.Record {
 	}
 	size := rec.Size
 	for _, p := range w.group {
+		if p.Retried {
+			return nil // it may be refused, and for good
+		}
 		if p.Kind != record.KindAppend && p.Kind != record.KindOverwrite || p.IfRevision != nil && *p.IfRevision != rec.Current() {
 			return nil
 		}

@@ -19,6 +19,7 @@ type Change struct {
 	Version    uint64              // the revision to restore
 	IfRevision *uint64
 	OpID       string // identifies the change across its retries; never ""
+	Retried    bool   // an earlier try may have been received, and may be under way
 }
 
 // Outcome is what became of it.
@@ -138,7 +139,7 @@ func take(l *lane, most int) []*pending {
 }
 
 func mergeable(p *pending) bool {
-	return p.Kind == record.KindAppend && p.Upload == nil && p.IfRevision == nil
+	return p.Kind == record.KindAppend && p.Upload == nil && p.IfRevision == nil && !p.Retried
 }
 
 // commit ends every change of the group, come what may.

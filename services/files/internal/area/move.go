@@ -30,6 +30,7 @@ type Move struct {
 	Overwrite  bool // replace what stands at To
 	IfRevision *uint64
 	OpID       string // never ""
+	Retried    bool   // as in Change
 }
 
 // Move moves a file and returns when it is done or refused; Outcome has the size
@@ -64,10 +65,25 @@ func (a *Area) tryMove(ctx context.Context, b *bucket, m Move) (Outcome, error) 
 	switch {
 	case err != nil:
 		return Outcome{}, err
-	case known && op.Kind != record.KindMove:
+	case known && op.Asked() != record.KindMove:
 		return Outcome{}, errcode.Field("opId", "%q was used for another operation", m.OpID)
 	case known:
-		return Outcome{Size: op.Size, Revision: op.Revision}, nil
+		return outcome(op), op.Refusal(m.Path)
+	}
+	out, err := a.moveFrom(ctx, b, m, rec)
+	if m.Retried && refusal(err) {
+		// Every other try starts with rec, too.
+		op := record.Refused(record.KeyOf(m.OpID), record.KindMove, a.now().Unix(), errcode.From(err))
+		if err := a.seal(ctx, b, rec, op); err != nil {
+			return Outcome{}, err
+		}
+	}
+	return out, err
+}
+
+// moveFrom begins and ends the move of the file that rec describes.
+func (a *Area) moveFrom(ctx context.Context, b *bucket, m Move, rec *record.Record) (Outcome, error) {
+	switch {
 	case m.IfRevision != nil && *m.IfRevision != rec.Current():
 		return Outcome{}, notAt(rec, *m.IfRevision)
 	case !rec.Exists():

@@ -52,6 +52,9 @@ func (w *writer) restore(ctx context.Context, rec *record.Record) error {
 	switch {
 	case !ok:
 		return errcode.New(errcode.NotFound, "revision %d of %q is not kept", p.Version, rec.Path)
+	case p.Version == rec.Current() && p.Retried:
+		op := record.Op{Key: p.key, Kind: p.Kind, At: w.a.now().Unix(), Bytes: rec.Size, Size: rec.Size, Revision: rec.Current()}
+		return w.seal(ctx, rec, op, nil)
 	case p.Version == rec.Current() && w.unsure:
 		return errUnsure
 	case p.Version == rec.Current():

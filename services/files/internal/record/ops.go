@@ -27,6 +27,7 @@ const (
 	KindDelete    = 'd'
 	KindRestore   = 'r'
 	KindMove      = 'm' // remembered where the file was
+	KindRefused   = 'x' // of any kind, but did nothing and never will: see Refused
 )
 
 // OpKey stands for an opId.
@@ -150,18 +151,22 @@ func unpackOps(s string, revision uint64) []Op {
 func Answer(ops []Op, revision uint64) {
 	n := 0
 	for _, op := range ops {
-		if op.Revision == 0 {
+		if op.open() {
 			n++
 		}
 	}
 	own := 0
 	for i := range ops {
-		if ops[i].Revision == 0 {
+		if ops[i].open() {
 			ops[i].Revision = Answered(own, n, revision)
 			own++
 		}
 	}
 }
+
+// open tells whether the revision of op's answer is that of the message which
+// carries it.
+func (op Op) open() bool { return op.Revision == 0 && op.Kind != KindRefused }
 
 func unpack(s string) (ops []Op) {
 	raw, err := base64.RawStdEncoding.DecodeString(s)
