@@ -18,7 +18,8 @@ func TestFilesAreLinearizableOnACluster(t *testing.T) {
 	nc := c.Connect()
 	fleet := startFiles(t, nc, c.URL(), 3, "--replicas", "3")
 	stream := "OBJ_" + subject.FilesBucket("acme")
-	playLinear(t, nc, linearRounds, 6, 40, func(round int) func() {
+	object := func(path, content string) { awaitNatsObject(t, nc, "acme", path, content) }
+	playLinear(t, nc, linearRounds, 6, 40, object, func(round int) func() {
 		time.Sleep(rand.N(300 * time.Millisecond)) // a random point of the round
 		leader := c.Leader(stream)
 		victim := round % 3

@@ -143,8 +143,9 @@ func (h *fileHistory) check(t *testing.T) {
 }
 
 // playLinear lets clients work on a fresh file per round, while disturb kills
-// something, and checks what they were told.
-func playLinear(t *testing.T, nc *nats.Conn, rounds, clients, each int, disturb func(round int) (repair func())) {
+// something, and checks what they were told. object checks that any NATS client
+// reads what is left in the end.
+func playLinear(t *testing.T, nc *nats.Conn, rounds, clients, each int, object func(path, content string), disturb func(round int) (repair func())) {
 	t.Helper()
 	var ops, unknown, conflicts int
 	for round := range rounds {
@@ -169,8 +170,8 @@ func playLinear(t *testing.T, nc *nats.Conn, rounds, clients, each int, disturb 
 		if err != nil {
 			t.Fatal(err)
 		}
-		if final.exists && natsObject(t, nc, "acme", h.path) != final.content {
-			t.Fatalf("%s: nats.go reads another content", h.path)
+		if final.exists {
+			object(h.path, final.content)
 		}
 	}
 	t.Logf("%d operations, %d refused for their revision, %d with unknown outcome", ops, conflicts, unknown)
@@ -185,7 +186,12 @@ func TestFilesAreLinearizable(t *testing.T) {
 	s := natstest.Start(t)
 	nc := s.Connect()
 	fleet := startFiles(t, nc, s.URL(), 3)
-	playLinear(t, nc, linearRounds, 8, 40, func(round int) func() {
+	object := func(path, content string) {
+		if natsObject(t, nc, "acme", path) != content {
+			t.Fatalf("%s: nats.go reads another content", path)
+		}
+	}
+	playLinear(t, nc, linearRounds, 8, 40, object, func(round int) func() {
 		time.Sleep(rand.N(100 * time.Millisecond)) // a random point of the round
 		victim := round % 3
 		fleet.kill(victim)
