@@ -167,6 +167,9 @@ func TestSweep(t *testing.T) {
 	// An upload under way, one that was committed, and a superseded metadata message.
 	upload := func(id, content string) {
 		t.Helper()
+		if _, err := a.putClaim(t.Context(), b, id, claim{Path: "u"}, 0); err != nil {
+			t.Fatal(err)
+		}
 		if err := bus.PublishChunk(t.Context(), a.nc, subject.FilesChunk(tenant, id), 0, []byte(content)); err != nil {
 			t.Fatal(err)
 		}

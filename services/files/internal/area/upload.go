@@ -194,12 +194,13 @@ func (a *Area) putClaim(ctx context.Context, b *bucket, id string, c claim, expe
 	return a.put(ctx, b, m, expect)
 }
 
-// loadClaim reads an upload's claim and its sequence; an upload that nobody opened
-// has an open one, and 0.
+// loadClaim reads an upload's claim and its sequence. An upload that nobody opened
+// is not found: its id may be that of a file's chunks, which clients get to see and
+// which must become neither a second file nor a refused upload's.
 func (a *Area) loadClaim(ctx context.Context, b *bucket, id string) (claim, uint64, error) {
 	m, err := b.reader.Last(ctx, b.claim(id))
 	if errors.Is(err, stream.ErrNone) {
-		return claim{}, 0, nil
+		return claim{}, 0, errcode.New(errcode.NotFound, "upload %q was not opened, or has expired", id)
 	}
 	if err != nil {
 		return claim{}, 0, err

@@ -1,12 +1,16 @@
 package area
 
 import (
+	"errors"
 	"testing"
 	"time"
 
+	"github.com/toolbus/toolbus/contracts/errcode"
+	"github.com/toolbus/toolbus/contracts/message"
 	"github.com/toolbus/toolbus/contracts/subject"
 	"github.com/toolbus/toolbus/pkg/bus"
 	"github.com/toolbus/toolbus/pkg/natstest"
+	"github.com/toolbus/toolbus/services/files/internal/record"
 )
 
 // An upload that takes longer than orphans live is spared as long as chunks
@@ -105,5 +109,30 @@ func TestReservations(t *testing.T) {
 	a.refuseUpload(t.Context(), b, id)
 	if n := used(""); n != 100 {
 		t.Errorf("%d bytes are used after one was refused", n)
+	}
+}
+
+// A commit that is refused removes its upload: never the chunks of a file whose id
+// it was given.
+func TestRefusedCommitSparesFiles(t *testing.T) {
+	s := natstest.Start(t)
+	a := replica(t, s, func(c *Config) { c.MaxFileSize = 1 << 20 })
+	if _, err := a.Apply(t.Context(), tenant, Change{Path: "one", Kind: record.KindCreate, Content: []byte("abc"), OpID: "one"}); err != nil {
+		t.Fatal(err)
+	}
+	rec, err := a.load(t.Context(), a.bucket(tenant), "one")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, kind := range []byte{record.KindOverwrite, record.KindAppend} {
+		u := &message.FileChunks{UploadID: rec.ID, Chunks: 1, Size: 2 << 20}
+		_, err := a.Apply(t.Context(), tenant, Change{Path: "two", Kind: kind, Upload: u, OpID: "two"})
+		if !errors.Is(err, errcode.TooLarge) {
+			t.Errorf("kind %d: %v", kind, err)
+		}
+		settle(t, a)
+		if got := read(t, a, "one"); got != "abc" {
+			t.Errorf("kind %d: the file is %q", kind, got)
+		}
 	}
 }
