@@ -46,7 +46,12 @@ func (w *writer) append(ctx context.Context, rec *record.Record) error {
 
 // admit refuses those appends of the group that are over a limit.
 func (w *writer) admit(ctx context.Context, rec *record.Record) error {
-	var all int64
+	// What cannot grow in place is copied; earlier versions may need the old chunks.
+	var copied, freed int64
+	if rec.Exists() && !rec.Growable() {
+		copied, freed = rec.Size, w.a.freed(ctx, w.b, rec)
+	}
+	all := copied
 	for _, p := range w.group {
 		all += min(p.bytes(), w.a.cfg.MaxFileSize) // what a client announces may be huge
 	}
@@ -65,7 +70,7 @@ func (w *writer) admit(ctx context.Context, rec *record.Record) error {
 			err = w.a.checkSize(size + grow + p.bytes())
 		}
 		if err == nil {
-			err = w.room.fits(grow+p.bytes(), 0, !rec.Exists())
+			err = w.room.fits(copied+grow+p.bytes(), freed, !rec.Exists())
 		}
 		if err != nil {
 			if w.retried() {
