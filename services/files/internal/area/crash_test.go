@@ -428,7 +428,18 @@ func (c *crashCase) keptLines() {
 	}
 }
 
-func (c *crashCase) compact(a *Area) error { return a.compact(a.base, a.bucket(c.tenant), "f") }
+// compact compacts alone: whoever finishes an append on the way starts another
+// compaction in the background, and only one of the two gets the file.
+func (c *crashCase) compact(a *Area) error {
+	busy := func(is bool) {
+		a.compactor.mu.Lock()
+		defer a.compactor.mu.Unlock()
+		a.compactor.busy = is
+	}
+	busy(true)
+	defer busy(false)
+	return a.compact(a.base, a.bucket(c.tenant), "f")
+}
 
 // hashed adds the running hash to the upload.
 func (c *crashCase) hashed() {
