@@ -135,7 +135,7 @@ func (c *Client) upload(ctx context.Context, up message.FileUploadOpened, r io.R
 }
 
 const (
-	uploadWindow = 8 << 20 // bytes published and not yet acknowledged
+	uploadWindow = 2 << 20 // bytes published and not yet acknowledged; more does not stay in a processor's cache
 	ackTimeout   = 5 * time.Second
 )
 
