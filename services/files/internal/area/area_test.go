@@ -237,6 +237,57 @@ func TestSweep(t *testing.T) {
 	}
 }
 
+// Metadata that nobody can read stops neither the rest of the sweep nor the counting
+// and listing of the other files; only what it may name stays.
+func TestSweepPassesOverUnreadableMetadata(t *testing.T) {
+	s := natstest.Start(t)
+	a := replica(t, s)
+	apply(t, a, record.KindOverwrite, "f", "one")
+	apply(t, a, record.KindOverwrite, "gone", "x")
+	apply(t, a, record.KindDelete, "gone", "")
+	settle(t, a)
+	b := a.bucket(tenant)
+	if _, err := a.prepare(t.Context(), b, []byte("lost")); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := a.putClaim(t.Context(), b, "left", claim{Path: "u"}, 0); err != nil {
+		t.Fatal(err)
+	}
+	ack, err := a.js.Publish(t.Context(), b.meta("odd"), []byte("no JSON"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	later := time.Now().Add(3 * time.Hour)
+	a.now = func() time.Time { return later }
+	if err := a.Sweep(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if n := a.count(t, b.metas()); n != 2 {
+		t.Errorf("%d metadata messages stand, want the file's and the one that cannot be read", n)
+	}
+	if n := a.count(t, b.claims()); n != 0 {
+		t.Errorf("%d claims stand", n)
+	}
+	if n := a.count(t, b.chunks()); n != 2 {
+		t.Errorf("%d chunks stand, want the file's and the one that the unreadable metadata may name", n)
+	}
+	if l, err := a.List(t.Context(), tenant, message.FileList{}); err != nil || len(l.Files) != 1 || l.Files[0].Path != "f" {
+		t.Errorf("the list is %+v, %v", l.Files, err)
+	}
+	if bytes, files, err := a.used(t.Context(), b, ""); err != nil || bytes != 3 || files != 1 {
+		t.Errorf("%d bytes in %d files are used, %v", bytes, files, err)
+	}
+	if err := b.reader.Delete(t.Context(), ack.Sequence); err != nil {
+		t.Fatal(err)
+	}
+	if err := a.Sweep(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if n := a.count(t, b.chunks()); n != 1 {
+		t.Errorf("%d chunks stand, want the file's", n)
+	}
+}
+
 // Objects that another NATS client wrote are read, and copied by an append.
 func TestForeignObject(t *testing.T) {
 	s := natstest.Start(t)

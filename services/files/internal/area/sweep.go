@@ -44,28 +44,31 @@ func (a *Area) sweep(ctx context.Context, b *bucket) error {
 	if err != nil {
 		return err
 	}
-	named, dirty, moving, err := a.sweepMetadata(ctx, b, old, chunks.Subjects)
+	found, err := a.sweepMetadata(ctx, b, old, chunks.Subjects)
 	if err != nil {
 		return err
 	}
 	// Appends that crashed are finished before what they are finished from goes.
-	for _, r := range dirty {
+	for _, r := range found.dirty {
 		if err := a.finishTail(ctx, b, r); err != nil && !errors.Is(err, errAgain) {
 			return err
 		}
 	}
-	for _, r := range moving {
+	for _, r := range found.moving {
 		if err := a.settle(ctx, b, r); err != nil {
 			return err
 		}
 	}
 	removed := 0
 	for s := range chunks.Subjects {
-		if n := named[b.chunkID(s)]; n != nil {
+		if n := found.named[b.chunkID(s)]; n != nil {
 			if err := a.sweepBehind(ctx, b, s, chunks.Subjects[s], n); err != nil {
 				return err
 			}
 			continue
+		}
+		if found.unreadable > 0 {
+			continue // better to keep everything than to remove what is named there
 		}
 		last, err := b.reader.Last(ctx, s)
 		switch {
@@ -83,6 +86,9 @@ func (a *Area) sweep(ctx context.Context, b *bucket) error {
 	}
 	if removed > 0 {
 		a.log.Info("removed chunks that no file names", "tenant", b.tenant, "ids", removed)
+	}
+	if found.unreadable > 0 {
+		a.log.Warn("chunks that no file names stay while there is metadata that cannot be read", "tenant", b.tenant, "messages", found.unreadable)
 	}
 	if err := a.sweepAll(ctx, b, b.pages(), record.OpAge); err != nil {
 		return err
@@ -139,17 +145,26 @@ func (a *Area) sweepAll(ctx context.Context, b *bucket, subject string, age time
 	})
 }
 
-// sweepMetadata removes superseded and deleted files' metadata. It returns the
-// chunk ids that files name, the files with chunks behind their tail, and those
-// that are being moved.
-func (a *Area) sweepMetadata(ctx context.Context, b *bucket, old time.Time, chunks map[string]uint64) (named map[string]*needed, dirty, moving []*record.Record, err error) {
-	named = map[string]*needed{}
+// metadata is what the sweep finds in a tenant's metadata.
+type metadata struct {
+	named      map[string]*needed // the chunk ids that files name
+	dirty      []*record.Record   // files with chunks behind their tail
+	moving     []*record.Record
+	unreadable int // messages, which another client or a later version wrote
+}
+
+// sweepMetadata removes superseded and deleted files' metadata.
+func (a *Area) sweepMetadata(ctx context.Context, b *bucket, old time.Time, chunks map[string]uint64) (metadata, error) {
+	found := metadata{named: map[string]*needed{}}
 	newest := map[string]*record.Record{}
 	var superseded []uint64
-	err = b.reader.Walk(ctx, b.metas(), 0, 0, func(m stream.Msg) error {
+	err := b.reader.Walk(ctx, b.metas(), 0, 0, func(m stream.Msg) error {
 		r, err := record.Decode(m.Data, m.Seq, m.Time)
 		if err != nil {
-			return err // better to keep everything than to remove what it names
+			found.unreadable++
+			a.log.Error("unreadable file metadata", "tenant", b.tenant, "seq", m.Seq, "err", err)
+			delete(newest, m.Subject) // it stands for the file now; what was there before stays
+			return nil
 		}
 		if last := newest[m.Subject]; last != nil {
 			superseded = append(superseded, last.Revision)
@@ -158,23 +173,23 @@ func (a *Area) sweepMetadata(ctx context.Context, b *bucket, old time.Time, chun
 		return nil
 	})
 	if err != nil {
-		return nil, nil, nil, err
+		return found, err
 	}
 	for _, r := range newest {
 		switch {
 		case r.Exists():
 			for i, v := range r.Versions() {
-				n := named[v.ID]
+				n := found.named[v.ID]
 				if n == nil {
 					n = &needed{}
-					named[v.ID] = n
+					found.named[v.ID] = n
 				}
 				n.chunks, n.tail, n.current = max(n.chunks, v.Chunks), max(n.tail, v.Tail), n.current || i == 0
 			}
 			if r.Move != nil {
-				moving = append(moving, r)
+				found.moving = append(found.moving, r)
 			} else if r.Growable() && chunks[b.chunk(r.ID)] > uint64(r.Chunks) {
-				dirty = append(dirty, r)
+				found.dirty = append(found.dirty, r)
 			}
 		case r.Modified.Before(old):
 			superseded = append(superseded, r.Revision)
@@ -182,8 +197,8 @@ func (a *Area) sweepMetadata(ctx context.Context, b *bucket, old time.Time, chun
 	}
 	for _, seq := range superseded {
 		if err := b.reader.Delete(ctx, seq); err != nil {
-			return nil, nil, nil, err
+			return found, err
 		}
 	}
-	return named, dirty, moving, nil
+	return found, nil
 }
