@@ -89,6 +89,8 @@ func (c *compactor) consider(b *bucket, r *record.Record) {
 		defer cancel()
 		switch err := c.a.compact(ctx, b, r.Path); {
 		case err == nil, errors.Is(err, errAgain), errors.Is(err, errVanished), errors.Is(err, context.Canceled):
+		case errors.Is(err, errcode.QuotaExceeded):
+			c.a.log.Debug("no room to compact a file", "tenant", b.tenant, "err", err)
 		default:
 			c.a.log.Warn("file not compacted", "tenant", b.tenant, "err", err)
 		}
@@ -107,6 +109,9 @@ func (a *Area) compact(ctx context.Context, b *bucket, path string) error {
 		return err
 	}
 	if rec, err = a.load(ctx, b, path); err != nil {
+		return err
+	}
+	if err := a.fitsTwice(ctx, b, rec, func() error { return nil }); err != nil {
 		return err
 	}
 	if mine, err := a.claimCompaction(ctx, b, rec.ID); err != nil || !mine {
@@ -142,6 +147,25 @@ func (a *Area) compact(ctx context.Context, b *bucket, path string) error {
 		defer c.discard(ctx)
 		return c.commit(ctx)
 	})
+}
+
+// fitsTwice has commit compact rec, if there is room: versions that are kept go on
+// needing the chunks that are copied, so that their content counts twice in the
+// quota until they go. quota_exceeded is that there is none.
+func (a *Area) fitsTwice(ctx context.Context, b *bucket, rec *record.Record, commit func() error) error {
+	next := *rec
+	if next.ID = "copied"; next.Bytes() == rec.Bytes() {
+		return commit()
+	}
+	room, err := a.room(ctx, b, next.Bytes()-rec.Bytes(), "")
+	if err != nil {
+		return err
+	}
+	defer room.leave()
+	if err := room.fits(next.Bytes(), rec.Bytes(), false); err != nil {
+		return err
+	}
+	return commit()
 }
 
 // compaction is one under way.
@@ -200,7 +224,13 @@ func (c *compaction) commit(ctx context.Context) error {
 		if err := c.a.remember(ctx, c.b, rec, next, nil); err != nil {
 			return err
 		}
-		switch next.Revision, err = c.a.store(ctx, c.b, next, rec.Revision); {
+		err = c.a.fitsTwice(ctx, c.b, rec, func() (err error) {
+			if next.Revision, err = c.a.store(ctx, c.b, next, rec.Revision); err == nil {
+				c.b.usage.wrote(next, next.Bytes()-rec.Bytes())
+			}
+			return err
+		})
+		switch {
 		case errors.Is(err, jet.ErrRevision):
 			continue
 		case err != nil:

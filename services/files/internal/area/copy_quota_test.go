@@ -36,3 +36,35 @@ func TestQuotaOfCopiedAppend(t *testing.T) {
 		}
 	}
 }
+
+// Compaction copies what earlier versions still need; it waits until there is room
+// for both.
+func TestQuotaOfCompaction(t *testing.T) {
+	const line = 100
+	lines := testConfig().CompactChunks
+	both := int64(2*lines-1) * line // the file, and the version before the last line
+	for limit, fits := range map[int64]bool{both: true, both - 1: false} {
+		a := replica(t, natstest.Start(t), func(c *Config) { c.Default = Limits{Bytes: limit, Versions: 2} })
+		alone := crashCase{tenant: tenant}
+		a.compactor.busy = true // not in the background
+		for range lines {
+			apply(t, a, record.KindAppend, "f", strings.Repeat("0", line))
+		}
+		settle(t, a)
+		err := alone.compact(a)
+		if fits && err != nil || !fits && !errors.Is(err, errcode.QuotaExceeded) {
+			t.Errorf("limit %d: %v", limit, err)
+		}
+		b := a.bucket(tenant)
+		rec, err := a.load(t.Context(), b, "f")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if compacted := rec.Chunks < lines; compacted != fits {
+			t.Errorf("limit %d: %d chunks for %d lines", limit, rec.Chunks, lines)
+		}
+		if n, _, err := a.used(t.Context(), b, ""); err != nil || n > limit || n != rec.Bytes() {
+			t.Errorf("limit %d: %d bytes are used, the file takes %d, %v", limit, n, rec.Bytes(), err)
+		}
+	}
+}
