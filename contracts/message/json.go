@@ -8,6 +8,13 @@ import (
 // Marshal is the compact JSON of a message. Unlike json.Marshal it leaves <, >
 // and & as they are, so that text reads as it was written ("DHL->DPD").
 func Marshal(v any) (json.RawMessage, error) {
+	if p, ok := v.(interface {
+		plain() (json.RawMessage, bool)
+	}); ok {
+		if b, ok := p.plain(); ok {
+			return b, nil
+		}
+	}
 	var b bytes.Buffer
 	enc := json.NewEncoder(&b)
 	enc.SetEscapeHTML(false)

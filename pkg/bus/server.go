@@ -356,10 +356,17 @@ func (in *Incoming) Age() time.Duration {
 // invalid_request and names the field where it can.
 func (in *Incoming) Decode(v any) error { return DecodeBody(in.Data, v) }
 
+// plainReader reads a body itself, when it has a form that it knows and that
+// DecodeBody takes; otherwise it returns false and is decoded as JSON.
+type plainReader interface{ ReadPlain(body []byte) bool }
+
 // DecodeBody decodes a request's body; an empty one is an empty object. What a
 // decoder would repair, or could not read back from where it was stored, is
 // refused (see CheckText).
 func DecodeBody(data []byte, v any) error {
+	if p, ok := v.(plainReader); ok && p.ReadPlain(data) {
+		return nil
+	}
 	if len(data) == 0 {
 		data = []byte("{}")
 	}
