@@ -51,7 +51,7 @@ func TestWaiters(t *testing.T) {
 		return func() (message.ResultReply, error) {
 			t.Helper()
 			var r message.ResultReply
-			m, err := sub.NextMsg(5 * time.Second)
+			m, err := sub.NextMsg(4 * lookEvery)
 			if err != nil {
 				t.Fatalf("%s: %v", id, err)
 			}
