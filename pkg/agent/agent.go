@@ -27,9 +27,7 @@ const lostAfter = 5 * time.Second
 
 // beats are the headers that ask for beats. The first may wait as long as the
 // next would: most calls are over by then.
-func beats() nats.Header {
-	return nats.Header{message.HeaderBeats: {"1"}, message.HeaderFirstBeat: {"1000"}}
-}
+var beats = nats.Header{message.HeaderBeats: {"1"}, message.HeaderFirstBeat: {"1000"}}
 
 // Client is an agent on the bus.
 type Client struct {
@@ -144,7 +142,7 @@ func (c *Client) Call(ctx context.Context, tool string, arguments any, opts ...O
 		})
 	}
 	to := subject.AgentCall(c.tenant, c.agent, tool)
-	r, err := bus.CallTool(noDefault{ctx}, c.nc, c.spill(), to, o.req, beats(), watch)
+	r, err := bus.CallTool(noDefault{ctx}, c.nc, c.spill(), to, o.req, beats, watch)
 	switch {
 	case err != nil && ctx.Err() != nil:
 		return r, errcode.From(context.Cause(ctx))

@@ -95,6 +95,11 @@ func (s Spill) In(ctx context.Context, nc *nats.Conn, header nats.Header, data [
 	if desc == "" {
 		return data, nil
 	}
+	return s.fetch(ctx, nc, desc)
+}
+
+// fetch returns the body that desc, a message.Blob, describes.
+func (s Spill) fetch(ctx context.Context, nc *nats.Conn, desc string) ([]byte, error) {
 	var b message.Blob
 	if err := json.Unmarshal([]byte(desc), &b); err != nil {
 		return nil, errcode.Field(message.HeaderBlob, "is not a blob description")

@@ -7,13 +7,14 @@ import (
 
 	"github.com/nats-io/nats.go"
 
+	"github.com/toolbus/toolbus/contracts/errcode"
 	"github.com/toolbus/toolbus/contracts/message"
 	"github.com/toolbus/toolbus/contracts/subject"
 )
 
 // CallTool sends a tool call to a subject and waits for its result; arguments
 // and result of any size up to the spill's limit pass. When ctx ends first, the
-// call is cancelled at the worker. The worker learns ctx's deadline. Watch, if
+// call is cancelled at the worker. header stays as it is. The worker learns ctx's deadline. Watch, if
 // not nil, is called just before the request is sent, and what it returns just
 // after the reply: in between, and not while large bodies are moved, the worker
 // should be heard of.
@@ -22,15 +23,16 @@ func CallTool(ctx context.Context, nc *nats.Conn, spill Spill, to string, req me
 	if d, ok := ctx.Deadline(); ok && req.TimeoutMs == 0 {
 		req.TimeoutMs = max(time.Until(d).Milliseconds(), 1)
 	}
-	m, err := NewMsg(to, req)
+	body, err := message.Marshal(req)
 	if err != nil {
-		return out, err
+		return out, errcode.Wrap(errcode.InvalidRequest, err, "the request has no JSON form: %v", err)
 	}
-	maps.Copy(m.Header, header)
-	if err := spill.Out(ctx, nc, m); err != nil {
-		return out, err
-	}
-	if m.Header.Get(message.HeaderBlob) != "" {
+	m := &nats.Msg{Subject: to, Header: header, Data: body}
+	if !spill.Fits(nc, len(body)) {
+		m.Header = maps.Clone(header)
+		if err := spill.Out(ctx, nc, m); err != nil {
+			return out, err
+		}
 		m.Header.Set(message.HeaderCallID, req.CallID)
 	}
 	stop := func() {}
@@ -45,7 +47,7 @@ func CallTool(ctx context.Context, nc *nats.Conn, spill Spill, to string, req me
 		}
 		return out, err
 	}
-	body, err := spill.In(ctx, nc, reply.Header, reply.Data)
+	body, err = spill.In(ctx, nc, reply.Header, reply.Data)
 	if err != nil {
 		return out, err
 	}

@@ -11,6 +11,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/nats-io/nats.go"
@@ -39,6 +40,10 @@ type Raw struct {
 // NoReply is returned by a handler that has replied itself, or leaves it to
 // somebody else.
 var NoReply = &struct{ noReply bool }{true}
+
+// Later is returned by a handler that answers by itself, before or after it
+// returns: with Incoming.Answer, without which Stop waits in vain.
+var Later = &struct{ later bool }{true}
 
 // Endpoint is one subject a Server answers.
 type Endpoint struct {
@@ -127,10 +132,10 @@ func (s *Server) Handle(e Endpoint) error {
 	if e.Queue == "" {
 		e.Queue = s.svc.Info().Name
 	}
-	served := served{ok: s.requests.WithLabelValues(e.Name, "ok"), seconds: s.seconds.WithLabelValues(e.Name)}
+	served := &served{Endpoint: e, ok: s.requests.WithLabelValues(e.Name, "ok"), seconds: s.seconds.WithLabelValues(e.Name)}
 	err := s.svc.AddEndpoint(e.Name, micro.HandlerFunc(func(r micro.Request) {
 		// The callback is the subscription's only goroutine: hand the work on.
-		in := &Incoming{Subject: r.Subject(), Header: nats.Header(r.Headers()), Data: r.Data(), Reply: r.Reply()}
+		in := &Incoming{Subject: r.Subject(), Header: nats.Header(r.Headers()), Data: r.Data(), Reply: r.Reply(), s: s, endpoint: served}
 		if !answerable(in.Reply) {
 			s.requests.WithLabelValues(e.Name, string(errcode.InvalidRequest)).Inc()
 			s.log.Debug("not served: the reply subject is no inbox", "endpoint", e.Name, "subject", in.Subject, "reply", in.Reply)
@@ -138,7 +143,7 @@ func (s *Server) Handle(e Endpoint) error {
 		}
 		switch s.gate.enter() {
 		case admitted:
-			s.crew.Go(func() { s.serve(e, in, served) })
+			s.crew.Go(in.serve)
 		case full:
 			err := errcode.New(errcode.Overloaded, "too many requests at once")
 			err.Details = &errcode.Details{RetryAfter: "100ms"}
@@ -159,40 +164,66 @@ func (s *Server) refuse(e Endpoint, in *Incoming, err *errcode.Error) {
 	s.send(in, s.replyError(in.Reply, err))
 }
 
-// served is the metrics of an endpoint that nearly every request counts in.
+// served is an endpoint, with the metrics that nearly every request counts in.
 type served struct {
+	Endpoint
 	ok      prometheus.Counter
 	seconds prometheus.Observer
 }
 
-func (s *Server) serve(e Endpoint, in *Incoming, count served) {
-	start := time.Now()
+// serve has the handler make the answer. It keeps a panic, in the handler or in what
+// it returned, from taking the process down.
+func (in *Incoming) serve() {
+	in.begun = time.Now()
+	var v any
+	err := error(errcode.New(errcode.Internal, "the service failed on this request"))
+	defer func() { // also after runtime.Goexit
+		if p := recover(); p != nil {
+			in.s.log.Error("handler panicked", "endpoint", in.endpoint.Name, "panic", p, "stack", string(debug.Stack()))
+			v, err = nil, errcode.New(errcode.Internal, "the service failed on this request")
+		}
+		if err != nil || v != any(Later) {
+			in.Answer(v, err)
+		}
+	}()
+	v, err = in.endpoint.Handler(in.context(in.s.base), in)
+}
+
+// Answer sends the answer of a request whose handler returned, or returns, Later: v
+// and err are what a handler returns. Only the first answer counts; Answer tells
+// whether this was it.
+func (in *Incoming) Answer(v any, err error) bool {
+	if !in.answered.CompareAndSwap(false, true) {
+		return false
+	}
+	s := in.s
 	defer s.gate.leave()
-	m, err := s.run(in.context(s.base), e, in)
-	outcome := count.ok
+	m, err := s.reply(in, v, err)
+	outcome := in.endpoint.ok
 	if err != nil {
 		code := errcode.Of(err)
-		outcome = s.requests.WithLabelValues(e.Name, string(code))
+		outcome = s.requests.WithLabelValues(in.endpoint.Name, string(code))
 		if code == errcode.Internal {
-			s.log.Error("request failed", "endpoint", e.Name, "subject", in.Subject, "err", err)
+			s.log.Error("request failed", "endpoint", in.endpoint.Name, "subject", in.Subject, "err", err)
 		}
 	}
 	s.send(in, m)
 	outcome.Inc()
-	count.seconds.Observe(time.Since(start).Seconds())
+	in.endpoint.seconds.Observe(time.Since(in.begun).Seconds())
+	return true
 }
 
-// run makes the reply, nil for none. It keeps a panic, in the handler or in
-// what it returned, from taking the process down.
-func (s *Server) run(ctx context.Context, e Endpoint, in *Incoming) (m *nats.Msg, err error) {
+// reply makes the message of an answer, nil for none; the error is the one that it
+// carries.
+func (s *Server) reply(in *Incoming, v any, failed error) (m *nats.Msg, err error) {
+	err = failed
 	defer func() {
 		if p := recover(); p != nil {
-			s.log.Error("handler panicked", "endpoint", e.Name, "panic", p, "stack", string(debug.Stack()))
+			s.log.Error("the answer has no JSON form", "endpoint", in.endpoint.Name, "panic", p, "stack", string(debug.Stack()))
 			err = errcode.New(errcode.Internal, "the service failed on this request")
 			m = s.replyError(in.Reply, err)
 		}
 	}()
-	v, err := e.Handler(ctx, in)
 	if err == nil && v == any(NoReply) {
 		return nil, nil
 	}
@@ -238,9 +269,10 @@ func (s *Server) send(in *Incoming, m *nats.Msg) {
 
 // ReplyMsg makes the reply for a value or an error, in the NATS micro form.
 func ReplyMsg(reply string, v any, err error) (*nats.Msg, error) {
-	m := nats.NewMsg(reply)
+	m := &nats.Msg{Subject: reply}
 	if err != nil {
 		e := errcode.From(err)
+		m.Header = nats.Header{}
 		m.Header.Set(message.HeaderErrorCode, strconv.Itoa(e.Code.Status()))
 		m.Header.Set(message.HeaderError, headerText(e.Error()))
 		m.Data, err = message.Marshal(errcode.Body{Error: e})
@@ -331,6 +363,10 @@ func (s *Server) flush(ctx context.Context, limit time.Duration) error {
 	return s.nc.FlushWithContext(ctx)
 }
 
+// Context ends when Stop gives up waiting for the requests under way, with why as its
+// cause, and in the end.
+func (s *Server) Context() context.Context { return s.base }
+
 // InFlight is the number of requests being served.
 func (s *Server) InFlight() int64 { return s.gate.count() }
 
@@ -340,6 +376,11 @@ type Incoming struct {
 	Header  nats.Header
 	Data    []byte
 	Reply   string
+
+	s        *Server
+	endpoint *served
+	begun    time.Time
+	answered atomic.Bool
 }
 
 // Age is how long ago a request that may have been received before was first

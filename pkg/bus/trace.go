@@ -2,6 +2,7 @@ package bus
 
 import (
 	"context"
+	"maps"
 
 	"github.com/nats-io/nats.go"
 
@@ -26,6 +27,7 @@ func Trace(ctx context.Context) string {
 
 func injectTrace(ctx context.Context, m *nats.Msg) {
 	if t := Trace(ctx); t != "" && m.Header.Get(message.HeaderTrace) == "" {
+		m.Header = maps.Clone(m.Header) // it may be shared
 		if m.Header == nil {
 			m.Header = nats.Header{}
 		}

@@ -77,23 +77,42 @@ func FuzzReadCall(f *testing.F) {
 func TestCancelEndsEveryCallOfAnID(t *testing.T) {
 	var r running
 	k := callKey{"acme", "support", "c1"}
-	one, cancelOne := context.WithCancelCause(t.Context())
-	two, cancelTwo := context.WithCancelCause(t.Context())
-	leaveOne, leaveTwo := r.enter(k, cancelOne), r.enter(k, cancelTwo)
+	var calls []context.Context
+	var entries []*entry
+	for range 3 {
+		ctx, cancel := context.WithCancelCause(t.Context())
+		e := &entry{key: k, cancel: cancel}
+		if err := r.enter(e); err != nil {
+			t.Fatal(err)
+		}
+		calls, entries = append(calls, ctx), append(entries, e)
+	}
+	r.leave(entries[1])
 	r.cancel(callKey{"other", "support", "c1"})
-	if one.Err() != nil {
+	if calls[0].Err() != nil {
 		t.Fatal("another tenant's cancel ended the call")
 	}
 	r.cancel(k)
-	for _, ctx := range []context.Context{one, two} {
-		if !errors.Is(context.Cause(ctx), errcode.Cancelled) {
-			t.Errorf("cause %v", context.Cause(ctx))
+	for i, ctx := range calls {
+		if cancelled := errors.Is(context.Cause(ctx), errcode.Cancelled); cancelled != (i != 1) {
+			t.Errorf("call %d: cause %v", i, context.Cause(ctx))
 		}
 	}
-	leaveOne()
-	leaveTwo()
+	r.leave(entries[0])
+	r.leave(entries[2])
 	if len(r.calls) != 0 {
 		t.Errorf("%d calls left", len(r.calls))
+	}
+	stopping := errcode.New(errcode.Unavailable, "stopping")
+	if err := r.enter(entries[1]); err != nil {
+		t.Fatal(err)
+	}
+	r.stop(stopping)
+	if !errors.Is(context.Cause(calls[1]), errcode.Unavailable) {
+		t.Errorf("cause %v", context.Cause(calls[1]))
+	}
+	if err := r.enter(entries[0]); !errors.Is(err, errcode.Unavailable) {
+		t.Errorf("a call after the end: %v", err)
 	}
 }
 

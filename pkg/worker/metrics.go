@@ -46,14 +46,24 @@ func (m metrics) ranJob(name, job, action string, err error, start time.Time) {
 	m.jobTime.WithLabelValues(name).Observe(time.Since(start).Seconds())
 }
 
-func (m metrics) done(name string, err error, res *tool.Result, start time.Time) {
-	outcome := "ok"
+// counts are the metrics of a tool that nearly every call counts in.
+type counts struct {
+	ok      prometheus.Counter
+	seconds prometheus.Observer
+}
+
+func (m metrics) of(tool string) counts {
+	return counts{ok: m.calls.WithLabelValues(tool, "ok"), seconds: m.seconds.WithLabelValues(tool)}
+}
+
+func (m metrics) done(h *hosted, err error, res *tool.Result, start time.Time) {
+	outcome := h.count.ok
 	switch {
 	case err != nil:
-		outcome = string(errcode.Of(err))
-	case res != nil && !res.Success:
-		outcome = "failed"
+		outcome = m.calls.WithLabelValues(h.def.Name, string(errcode.Of(err)))
+	case !res.Success:
+		outcome = m.calls.WithLabelValues(h.def.Name, "failed")
 	}
-	m.calls.WithLabelValues(name, outcome).Inc()
-	m.seconds.WithLabelValues(name).Observe(time.Since(start).Seconds())
+	outcome.Inc()
+	h.count.seconds.Observe(time.Since(start).Seconds())
 }

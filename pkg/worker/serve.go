@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"maps"
-	"runtime/debug"
 	"slices"
 	"strconv"
 	"strings"
@@ -43,6 +42,7 @@ type hosted struct {
 	slots   chan struct{}
 	crew    *crew.Crew
 	log     telemetry.Logger
+	count   counts
 }
 
 func (w *Worker) host(t tool.Tool) (*hosted, error) {
@@ -54,7 +54,7 @@ func (w *Worker) host(t tool.Tool) (*hosted, error) {
 	if err != nil {
 		return nil, fmt.Errorf("tool %q: %w", d.Name, err)
 	}
-	h := &hosted{tool: t, def: d, schema: schema, timeout: d.Timeout, crew: w.crew, log: w.log.Module("Tool_" + d.Name)}
+	h := &hosted{tool: t, def: d, schema: schema, timeout: d.Timeout, crew: w.crew, log: w.log.Module("Tool_" + d.Name), count: w.metrics.of(d.Name)}
 	if h.timeout == 0 {
 		h.timeout = w.cfg.Timeout
 	}
@@ -95,19 +95,7 @@ func (w *Worker) serve(ctx context.Context, h *hosted, in *bus.Incoming) (any, e
 	if err != nil {
 		return nil, err
 	}
-	spill := w.spill(who)
-	stopBeats := func() {}
-	defer func() { stopBeats() }()
-	beats := func(callID string) {
-		stopBeats()
-		if in.Header.Get(message.HeaderBeats) == "1" {
-			stopBeats = startBeats(w.nc, subject.AgentProgress(who.Tenant, who.Agent, callID), firstBeat(in.Header))
-		}
-	}
-	if id := in.Header.Get(message.HeaderCallID); subject.CheckName("callId", id) == nil {
-		beats(id) // fetching a large body takes a while
-	}
-	body, err := spill.In(ctx, w.nc, in.Header, in.Data)
+	body, err := w.body(ctx, who, in)
 	if err != nil {
 		return nil, err
 	}
@@ -115,13 +103,32 @@ func (w *Worker) serve(ctx context.Context, h *hosted, in *bus.Incoming) (any, e
 	if err != nil {
 		return nil, err
 	}
-	beats(req.CallID)
-	reply, _, err := w.call(ctx, h, who, req, depth, false)
-	if err != nil {
-		return nil, err
+	a := w.begin(bus.WithTrace(context.Background(), bus.Trace(ctx)), h, keyOf(who, req.CallID), shorter(h.timeout, req.TimeoutMs), nil)
+	a.end = func(res tool.Result, _ bool, err error) {
+		w.metrics.done(h, err, &res, start)
+		var v any
+		if err == nil {
+			v, err = w.spilled(w.spill(who), a, res, start)
+		}
+		in.Answer(v, err)
 	}
-	reply.DurationMs = time.Since(start).Milliseconds()
-	return w.spilled(ctx, spill, reply)
+	if beats := in.Header.Get(message.HeaderBeats); beats == "1" {
+		a.beatTo(subject.AgentProgress(who.Tenant, who.Agent, req.CallID), firstBeat(in.Header))
+	}
+	w.execute(a, who, req, depth, false)
+	return bus.Later, nil
+}
+
+// body is a call's body. While a large one is fetched, which takes a moment, there
+// are beats.
+func (w *Worker) body(ctx context.Context, who subject.Agent, in *bus.Incoming) ([]byte, error) {
+	if in.Header.Get(message.HeaderBlob) == "" {
+		return in.Data, nil
+	}
+	if id := headerID(in.Header); id != "" && in.Header.Get(message.HeaderBeats) == "1" {
+		defer startBeats(w.nc, subject.AgentProgress(who.Tenant, who.Agent, id), firstBeat(in.Header))()
+	}
+	return w.spill(who).In(ctx, w.nc, in.Header, in.Data)
 }
 
 // spill moves bodies of any size between this worker and an agent.
@@ -129,41 +136,43 @@ func (w *Worker) spill(who subject.Agent) bus.Spill {
 	return bus.Spill{Family: subject.FamilyWorker, Tenant: who.Tenant, Agent: who.Agent, Max: w.cfg.MaxBody}
 }
 
-// call runs one call to its end, within its time limit. slot says that the
-// caller has taken one of h's slots for it, which call gives back. ran tells
-// whether the tool has begun to run.
-func (w *Worker) call(ctx context.Context, h *hosted, who subject.Agent, req message.CallRequest, depth int, slot bool) (reply message.CallReply, ran bool, err error) {
-	start := time.Now()
-	var res tool.Result
-	defer func() {
-		if slot {
-			<-h.slots
-		}
-		w.metrics.done(h.def.Name, err, &res, start)
-	}()
-	ctx, done := h.limit(ctx, shorter(h.timeout, req.TimeoutMs))
-	defer done()
-	ctx, cancel := context.WithCancelCause(ctx)
-	defer cancel(nil)
-	leave := w.running.enter(callKey{who.Tenant, who.Agent, req.CallID}, cancel)
-	defer leave()
+// execute runs a call to its end. slot says that the caller has taken one of the
+// tool's slots for it, which execute gives back.
+func (w *Worker) execute(a *active, who subject.Agent, req message.CallRequest, depth int, slot bool) {
+	call, err := w.prepare(a, who, req, depth)
+	switch {
+	case err != nil && slot:
+		<-a.h.slots
+	case err == nil && !slot:
+		err = a.h.acquire(a.ctx)
+	}
+	if err != nil {
+		a.finish(tool.Result{}, false, err)
+		return
+	}
+	a.run(call)
+}
 
-	call, redact, err := w.prepare(ctx, h, who, req, depth)
-	if err != nil {
-		return message.CallReply{}, false, err
-	}
-	if !slot {
-		if err := h.acquire(ctx); err != nil {
-			return message.CallReply{}, false, err
+// call runs one call to its end, within its time limit, in a slot that the caller has
+// taken. ran tells whether the tool has begun to run.
+func (w *Worker) call(ctx context.Context, h *hosted, who subject.Agent, req message.CallRequest, depth int) (reply message.CallReply, ran bool, err error) {
+	start := time.Now()
+	ended := make(chan struct{})
+	h.crew.Go(func() {
+		a := w.begin(context.WithoutCancel(ctx), h, keyOf(who, req.CallID), shorter(h.timeout, req.TimeoutMs), nil)
+		a.end = func(res tool.Result, begun bool, failed error) {
+			w.metrics.done(h, failed, &res, start)
+			ran, err = begun, failed
+			if err == nil {
+				reply, err = w.reply(a, res, start)
+			}
+			close(ended)
 		}
-	}
-	slot = false // the tool gives it back
-	res, err = run(ctx, h, req.CallID, redact, func() (tool.Result, error) { return h.tool.Execute(ctx, call) })
-	if err != nil {
-		return message.CallReply{}, true, err
-	}
-	reply, err = w.reply(req.CallID, res, redact, start)
-	return reply, true, err
+		defer context.AfterFunc(ctx, func() { a.cut(context.Cause(ctx)) })()
+		w.execute(a, who, req, depth, true)
+	})
+	<-ended
+	return reply, ran, err
 }
 
 // limit ends ctx with a timeout that names the tool.
@@ -240,28 +249,29 @@ func readCall(body []byte, header nats.Header) (message.CallRequest, int, error)
 }
 
 // prepare checks the grant and the arguments and makes the tool's Call.
-func (w *Worker) prepare(ctx context.Context, h *hosted, who subject.Agent, req message.CallRequest, depth int) (*tool.Call, redactor, error) {
-	settings, err := w.grants.settings(ctx, who, h.def)
+func (w *Worker) prepare(a *active, who subject.Agent, req message.CallRequest, depth int) (*tool.Call, error) {
+	h := a.h
+	settings, err := w.grants.settings(a.ctx, who, h.def)
 	if err != nil {
-		return nil, nil, err
+		return nil, err
 	}
 	args, err := h.schema.Check(req.Arguments)
 	if err != nil {
-		return nil, nil, err
+		return nil, err
 	}
-	settings, redact, err := w.secrets.resolve(settings)
+	settings, a.redact, err = w.secrets.resolve(settings)
 	if err != nil {
-		return nil, nil, err
+		return nil, err
 	}
 	call := tool.Call{
 		Tenant: who.Tenant, Agent: who.Agent, Chat: req.ChatID, ID: req.CallID, InstanceID: w.id,
 		Arguments: args, Settings: settings,
-		Log: redact.logger(callLog{h.log, who, req.CallID}),
+		Log: a.redact.logger(callLog{h.log, who, req.CallID}),
 	}
-	return call.WithEnv(&env{w: w, who: who, tool: h.def.Name, chat: req.ChatID, call: req.CallID, depth: depth}), redact, nil
+	return call.WithEnv(&env{w: w, who: who, tool: h.def.Name, chat: req.ChatID, call: req.CallID, depth: depth}), nil
 }
 
-// run runs fn, the tool at work, in a goroutine of its own, so that one that
+// run runs fn, a check at work, in a goroutine of its own, so that one that
 // ignores its ctx cannot hold up the answer. The caller has taken a slot; it
 // stays taken until fn really returns.
 func run[T any](ctx context.Context, h *hosted, id string, redact redactor, fn func() (T, error)) (T, error) {
@@ -276,10 +286,9 @@ func run[T any](ctx context.Context, h *hosted, id string, redact redactor, fn f
 		returned := false
 		defer func() {
 			if p := recover(); p != nil {
-				h.log.Error("tool panicked", "call", id, "panic", redact.text(fmt.Sprint(p)), "stack", redact.text(string(debug.Stack())))
-				out = outcome{err: errcode.New(errcode.Internal, "%s failed unexpectedly (it panicked)", h.def.Name)}
+				out = outcome{err: h.panicked(id, p, redact)}
 			} else if !returned { // runtime.Goexit
-				out = outcome{err: errcode.New(errcode.Internal, "%s ended without an answer", h.def.Name)}
+				out = outcome{err: h.noAnswer()}
 			}
 			done <- out
 		}()
@@ -297,18 +306,10 @@ func run[T any](ctx context.Context, h *hosted, id string, redact redactor, fn f
 			return none, h.cutOff(ctx)
 		}
 	}
-	if out.err == nil {
-		return out.res, nil
+	if out.err != nil {
+		return none, h.failure(ctx, id, out.err, redact)
 	}
-	if ctx.Err() != nil {
-		return none, h.cutOff(ctx)
-	}
-	e := *errcode.From(out.err)
-	e.Message = redact.text(e.Message)
-	if e.Code == errcode.Internal {
-		h.log.Error("tool failed", "call", id, "err", e.Message)
-	}
-	return none, &e
+	return out.res, nil
 }
 
 // ended says why a call's ctx ended.
@@ -325,7 +326,7 @@ func (h *hosted) cutOff(ctx context.Context) *errcode.Error {
 }
 
 // reply is what a caller sees of a result.
-func (w *Worker) reply(callID string, res tool.Result, redact redactor, start time.Time) (message.CallReply, error) {
+func (w *Worker) reply(a *active, res tool.Result, start time.Time) (message.CallReply, error) {
 	if len(res.Data) > 0 {
 		data, err := message.Marshal(res.Data) // compact, as content shows it
 		if err != nil {
@@ -343,9 +344,9 @@ func (w *Worker) reply(callID string, res tool.Result, redact redactor, start ti
 		res.ErrorMessage = ""
 	}
 	reply := message.CallReply{
-		CallID: callID, Success: res.Success,
+		CallID: a.key.id, Success: res.Success,
 		Content:      strings.ToValidUTF8(res.Content, "\uFFFD"),
-		ErrorMessage: strings.ToValidUTF8(redact.text(res.ErrorMessage), "\uFFFD"),
+		ErrorMessage: strings.ToValidUTF8(a.redact.text(res.ErrorMessage), "\uFFFD"),
 		Data:         res.Data, DurationMs: time.Since(start).Milliseconds(),
 	}
 	if int64(2*len(res.Data)) > bus.MaxBody(w.nc) && reply.Content == string(res.Data) {
@@ -354,17 +355,21 @@ func (w *Worker) reply(callID string, res tool.Result, redact redactor, start ti
 	return reply, nil
 }
 
-// spilled is a reply's message, spilled when it does not fit one.
-func (w *Worker) spilled(ctx context.Context, spill bus.Spill, reply message.CallReply) (any, error) {
-	m, err := bus.ReplyMsg("", reply, nil)
+// spilled is the message of a reply, spilled when it does not fit one.
+func (w *Worker) spilled(spill bus.Spill, a *active, res tool.Result, start time.Time) (any, error) {
+	reply, err := w.reply(a, res, start)
 	if err != nil {
+		return nil, err
+	}
+	m := nats.Msg{}
+	if m.Data, err = message.Marshal(reply); err != nil {
 		return nil, err
 	}
 	if !spill.Fits(w.nc, len(m.Data)) {
 		// The call is over; its deadline must not cut the answer off.
-		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), spillTimeout)
+		ctx, cancel := context.WithTimeout(context.Background(), spillTimeout)
 		defer cancel()
-		if err := spill.Out(ctx, w.nc, m); err != nil {
+		if err := spill.Out(ctx, w.nc, &m); err != nil {
 			return nil, fmt.Errorf("result of %s: %w", reply.CallID, err)
 		}
 	}

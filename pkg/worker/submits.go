@@ -264,7 +264,11 @@ func (s *submits) run(h *hosted, m *nats.Msg) (answer []byte) {
 	log := s.w.log.With("tool", h.def.Name, "tenant", c.who.Tenant, "agent", c.who.Agent, "call", c.req.CallID)
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	defer s.w.running.enter(callKey{c.who.Tenant, c.who.Agent, c.req.CallID}, cancel)()
+	waiting := entry{key: keyOf(c.who, c.req.CallID), cancel: cancel}
+	if err := s.w.running.enter(&waiting); err != nil {
+		cancel(err)
+	}
+	defer s.w.running.leave(&waiting)
 	run := message.ResultClaim{CallID: c.req.CallID, RunID: uuid.NewString(), Submit: sequence(m)}
 	to := results.NewRecorder(s.w.nc, c.who.Tenant, c.who.Agent)
 	switch s.claim(log, to, run) {
@@ -294,7 +298,7 @@ func (s *submits) run(h *hosted, m *nats.Msg) (answer []byte) {
 		ran = true // call gives the slot back
 		var reply message.CallReply
 		var begun bool
-		reply, begun, err = s.w.call(ctx, h, c.who, c.req, c.depth, true)
+		reply, begun, err = s.w.call(ctx, h, c.who, c.req, c.depth)
 		if err == nil {
 			end.Reply = &reply
 		} else if !begun && errcode.From(err).Retryable && c.tries < maxDeliveries {

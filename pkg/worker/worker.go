@@ -130,6 +130,7 @@ func (w *Worker) subscribe() error {
 		return err
 	}
 	w.cleanup.Push("calls", w.server.Stop)
+	context.AfterFunc(w.server.Context(), func() { w.running.stop(context.Cause(w.server.Context())) })
 	// A plain subscription, not a queue: any worker may be running the call.
 	sub, err := w.nc.Subscribe(subject.AgentCancel("*", "*", "*"), func(m *nats.Msg) {
 		if a, err := subject.ParseAgent(m.Subject); err == nil {
