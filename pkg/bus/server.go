@@ -176,10 +176,13 @@ type served struct {
 func (in *Incoming) serve() {
 	in.begun = time.Now()
 	var v any
-	err := error(errcode.New(errcode.Internal, "the service failed on this request"))
-	defer func() { // also after runtime.Goexit
+	var err error
+	returned := false
+	defer func() {
 		if p := recover(); p != nil {
 			in.s.log.Error("handler panicked", "endpoint", in.endpoint.Name, "panic", p, "stack", string(debug.Stack()))
+		}
+		if !returned { // runtime.Goexit too
 			v, err = nil, errcode.New(errcode.Internal, "the service failed on this request")
 		}
 		if err != nil || v != any(Later) {
@@ -187,6 +190,7 @@ func (in *Incoming) serve() {
 		}
 	}()
 	v, err = in.endpoint.Handler(in.context(in.s.base), in)
+	returned = true
 }
 
 // Answer sends the answer of a request whose handler returned, or returns, Later: v
