@@ -79,7 +79,8 @@ type ToolDefinition struct {
 	Name        string          `json:"name"`
 	Description string          `json:"description"`
 	InputSchema json.RawMessage `json:"inputSchema"`
-	Internal    bool            `json:"internal,omitempty"` // other tools only, unless an agent's configuration lists it
+	Idempotent  bool            `json:"idempotent,omitempty"` // may run again when it is not known what an earlier run did
+	Internal    bool            `json:"internal,omitempty"`   // other tools only, unless an agent's configuration lists it
 	Version     string          `json:"version,omitempty"`
 	TimeoutMs   int64           `json:"timeoutMs,omitempty"`
 	Jobs        []JobDefinition `json:"jobs,omitempty"` // background checks it offers

@@ -316,6 +316,19 @@ type ResultClaim struct {
 	RunID   string `json:"runId"`             // of this run, made by the worker
 	Submit  uint64 `json:"submit"`            // the stream sequence of the message that submitted it
 	Release bool   `json:"release,omitempty"` // give the right back: the call was not run to its end
+
+	// Keyed makes it the claim of a call with an idempotency key.
+	Keyed *KeyedClaim `json:"keyed,omitempty"`
+}
+
+// KeyedClaim is what identifies a call with an idempotency key, within its agent.
+type KeyedClaim struct {
+	Tool       string `json:"tool"`
+	Key        string `json:"key"`
+	Arguments  string `json:"arguments"`            // a digest of them, and of the chat: the same key is for the same call
+	Idempotent bool   `json:"idempotent,omitempty"` // the tool may run again when an earlier run's worker is gone
+	Fence      uint64 `json:"fence,omitempty"`      // of ResultClaimed, when a claim is renewed or given back
+	NotBegun   bool   `json:"notBegun,omitempty"`   // with Release: the tool has not begun
 }
 
 // States of a claim.
@@ -331,6 +344,11 @@ const (
 type ResultClaimed struct {
 	State   string `json:"state"`
 	LeaseMs int64  `json:"leaseMs"` // how long a granted claim stands
+
+	// Of a claim with an idempotency key.
+	Fence   uint64       `json:"fence,omitempty"`   // granted: names this run
+	FirstMs int64        `json:"firstMs,omitempty"` // granted: how many milliseconds ago an earlier run began; 0: there was none
+	Result  *ResultReply `json:"result,omitempty"`  // done: how it ended
 }
 
 // ResultComplete records the end of a submitted call; for workers. Exactly one
@@ -341,6 +359,7 @@ type ResultComplete struct {
 	Reply     *CallReply      `json:"reply,omitempty"`
 	ReplyBlob *Blob           `json:"replyBlob,omitempty"`
 	Error     json.RawMessage `json:"error,omitempty"`
+	Keyed     *KeyedClaim     `json:"keyed,omitempty"` // of a call with an idempotency key; Fence says of which run
 }
 
 // ResultCompleted answers ResultComplete; Recorded is false when another end

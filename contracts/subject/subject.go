@@ -393,6 +393,12 @@ func ResultKey(tenant, agent, callID string) string {
 	return tenant + "." + agent + "." + Escape(callID)
 }
 
+// KeyedResultKey is a key in BucketResults and BucketClaims for a call with an
+// idempotency key, which may be any text; digest is that of the key.
+func KeyedResultKey(tenant, agent, tool, digest string) string {
+	return tenant + "." + agent + "." + tool + "." + digest
+}
+
 // AgentKey is an agent's key in BucketAgents; the tenant's own settings stand
 // under the tenant's name alone.
 func AgentKey(tenant, agent string) string { return tenant + "." + agent }

@@ -97,6 +97,15 @@ func Chat(id string) Option { return func(o *options) { o.req.ChatID = id } }
 // CallID names the call; unique within the agent. One is made otherwise.
 func CallID(id string) Option { return func(o *options) { o.req.CallID = id } }
 
+// IdempotencyKey identifies what the call is to do, within the agent and the tool: calls
+// with the same key have one effect and get the first one's result, as long as results
+// are kept, also while the first one runs. Use it to call again after an error that is
+// retryable. The same key with other arguments or for another chat is a conflict.
+//
+// When the first one's worker is lost, a tool that is declared idempotent runs again;
+// of any other the result is worker_lost from then on.
+func IdempotencyKey(key string) Option { return func(o *options) { o.req.IdempotencyKey = key } }
+
 // Timeout limits the call; without it, ctx and the tool's own limit do.
 func Timeout(d time.Duration) Option { return func(o *options) { o.timeout = d } }
 
@@ -161,6 +170,11 @@ func (c *Client) check(tool string, o *options) error {
 	}
 	if o.req.ChatID != "" {
 		if err := subject.CheckFree("chatId", o.req.ChatID); err != nil {
+			return err
+		}
+	}
+	if o.req.IdempotencyKey != "" {
+		if err := subject.CheckFree("idempotencyKey", o.req.IdempotencyKey); err != nil {
 			return err
 		}
 	}

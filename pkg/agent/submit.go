@@ -137,29 +137,13 @@ func (c *Client) Wait(ctx context.Context, callID string, opts ...Option) (messa
 		r, err := c.Result(ctx, callID, wait)
 		switch {
 		case err == nil && r.State == message.ResultDone:
-			return ending(r)
+			return results.Ending(r)
 		case ctx.Err() != nil:
 			return message.CallReply{}, errcode.From(context.Cause(ctx))
 		case err != nil && !errcode.From(err).Retryable:
 			return message.CallReply{}, err
 		}
 	}
-}
-
-func ending(r message.ResultReply) (message.CallReply, error) {
-	switch {
-	case len(r.Error) > 0:
-		body, err := json.Marshal(struct {
-			Error json.RawMessage `json:"error"`
-		}{r.Error})
-		if err != nil {
-			return message.CallReply{}, errcode.Wrap(errcode.Internal, err, "unreadable result: %v", err)
-		}
-		return message.CallReply{}, errcode.Decode(body, "recorded")
-	case r.Reply == nil:
-		return message.CallReply{}, errcode.New(errcode.Internal, "the call has ended and its result says nothing")
-	}
-	return *r.Reply, nil
 }
 
 // Cancel ends a running call of this agent, called or submitted, wherever it

@@ -55,7 +55,10 @@ func Retry(ctx context.Context, nc *nats.Conn, subject string, in, out any) erro
 		end = begin.Add(DefaultTimeout)
 	}
 	var said error
-	var first time.Time // when a try was sent that may have been received
+	first, err := begun(ctx) // when a try was sent that may have been received
+	if err != nil {
+		return err
+	}
 	for attempt := 0; ; attempt++ {
 		until := begin.Add(retryAfter)
 		if end.Before(until) {

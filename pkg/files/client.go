@@ -54,7 +54,7 @@ func (c *Client) write(ctx context.Context, path string, content []byte, mode st
 	if err := paths.Check(path); err != nil {
 		return tool.FileInfo{}, err
 	}
-	q := message.FileWrite{Path: path, Mode: mode, IfRevision: revision, OpID: bus.NewOpID()}
+	q := message.FileWrite{Path: path, Mode: mode, IfRevision: revision}
 	budget := int(bus.MaxBody(c.nc)) - requestOverhead
 	switch {
 	case plain(content) && len(content) <= budget:
@@ -64,6 +64,7 @@ func (c *Client) write(ctx context.Context, path string, content []byte, mode st
 	default:
 		return c.put(ctx, path, bytes.NewReader(content), int64(len(content)), mode, revision)
 	}
+	q.OpID = bus.OpID(ctx, "files.write", c.tenant, q)
 	var r message.FileWritten
 	if err := c.request(ctx, "write", q, &r); err != nil {
 		return tool.FileInfo{}, err
@@ -139,7 +140,7 @@ func (c *Client) move(ctx context.Context, q message.FileMove) (tool.FileInfo, e
 	if err := paths.CheckMove(q.Path, q.To); err != nil {
 		return tool.FileInfo{}, err
 	}
-	q.OpID = bus.NewOpID()
+	q.OpID = bus.OpID(ctx, "files.move", c.tenant, q)
 	var r message.FileMoved
 	if err := c.request(ctx, "move", q, &r); err != nil {
 		return tool.FileInfo{}, err
@@ -175,7 +176,9 @@ func (c *Client) Restore(ctx context.Context, path string, revision uint64) (too
 		return tool.FileInfo{}, err
 	}
 	var r message.FileRestored
-	if err := c.request(ctx, "restore", message.FileRestore{Path: path, Revision: revision, OpID: bus.NewOpID()}, &r); err != nil {
+	q := message.FileRestore{Path: path, Revision: revision}
+	q.OpID = bus.OpID(ctx, "files.restore", c.tenant, q)
+	if err := c.request(ctx, "restore", q, &r); err != nil {
 		return tool.FileInfo{}, err
 	}
 	return tool.FileInfo{Path: r.Path, Size: r.Size, Modified: time.Now().UTC(), Revision: r.Revision}, nil
@@ -187,7 +190,9 @@ func (c *Client) Delete(ctx context.Context, path string) (bool, error) {
 		return false, err
 	}
 	var r message.FileDeleted
-	err := c.request(ctx, "delete", message.FileDelete{Path: path, OpID: bus.NewOpID()}, &r)
+	q := message.FileDelete{Path: path}
+	q.OpID = bus.OpID(ctx, "files.delete", c.tenant, q)
+	err := c.request(ctx, "delete", q, &r)
 	return r.Deleted, err
 }
 

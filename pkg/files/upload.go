@@ -80,7 +80,10 @@ func (c *Client) put(ctx context.Context, path string, r io.Reader, size int64, 
 		defer cancel()
 	}
 	var w message.FileWritten
-	if err := c.request(ctx, "write", message.FileWrite{Path: path, Mode: mode, IfRevision: revision, Upload: &chunks, OpID: bus.NewOpID()}, &w); err != nil {
+	q := message.FileWrite{Path: path, Mode: mode, IfRevision: revision}
+	q.OpID = bus.OpID(ctx, "files.upload "+chunks.SHA256, c.tenant, q) // the upload's own id is another each time
+	q.Upload = &chunks
+	if err := c.request(ctx, "write", q, &w); err != nil {
 		return tool.FileInfo{}, err
 	}
 	return c.written(ctx, w)

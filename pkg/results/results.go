@@ -60,6 +60,38 @@ func (r *Reader) Get(ctx context.Context, callID string, wait time.Duration) (me
 	return out, err
 }
 
+// Resolve is the reply of an end, fetched when it is large; the error is the one that
+// the call ended with.
+func (r *Reader) Resolve(ctx context.Context, end message.ResultReply) (message.CallReply, error) {
+	if end.ReplyBlob != nil {
+		var err error
+		if end, err = r.fetch(ctx, end); err != nil {
+			return message.CallReply{}, err
+		}
+	}
+	return Ending(end)
+}
+
+// Ending is how a call ended whose reply is not a blob: its reply, or its error.
+func Ending(end message.ResultReply) (message.CallReply, error) {
+	switch {
+	case len(end.Error) > 0:
+		body, err := json.Marshal(struct {
+			Error json.RawMessage `json:"error"`
+		}{end.Error})
+		if err != nil {
+			return message.CallReply{}, errcode.Wrap(errcode.Internal, err, "unreadable result: %v", err)
+		}
+		return message.CallReply{}, errcode.Decode(body, "recorded")
+	case end.Reply == nil:
+		return message.CallReply{}, errcode.New(errcode.Internal, "the call has ended and its result says nothing")
+	}
+	if end.Reply.Success && end.Reply.Content == "" {
+		end.Reply.Content = string(end.Reply.Data) // said once when large
+	}
+	return *end.Reply, nil
+}
+
 // fetch puts the reply itself in its description's place.
 func (r *Reader) fetch(ctx context.Context, out message.ResultReply) (message.ResultReply, error) {
 	desc, err := json.Marshal(out.ReplyBlob)

@@ -44,6 +44,8 @@ func (s *Store) do(ctx context.Context, op string, in, out any) error {
 	return bus.Retry(ctx, s.nc, subject.Store(s.tenant, s.agent, s.tool, op), in, out)
 }
 
+func (s *Store) where() string { return s.tenant + "." + s.agent + "." + s.tool }
+
 // Get returns a value and whether it was there.
 func (s *Store) Get(ctx context.Context, key string) (string, bool, error) {
 	out, err := s.Read(ctx, key)
@@ -80,7 +82,7 @@ func (s *Store) write(ctx context.Context, req message.StoreSet) (uint64, error)
 	if !utf8.ValidString(req.Value) {
 		return 0, errcode.Field("value", "is not valid UTF-8")
 	}
-	req.OpID = bus.NewOpID()
+	req.OpID = bus.OpID(ctx, "store.set", s.where(), req)
 	var out message.StoreWritten
 	err := s.do(ctx, "set", req, &out)
 	return out.Revision, err
@@ -104,7 +106,7 @@ func (s *Store) remove(ctx context.Context, req message.StoreDelete) (bool, erro
 	if err := subject.CheckFree("key", req.Key); err != nil {
 		return false, err
 	}
-	req.OpID = bus.NewOpID()
+	req.OpID = bus.OpID(ctx, "store.delete", s.where(), req)
 	var out message.StoreDeleted
 	err := s.do(ctx, "delete", req, &out)
 	return out.Deleted, err

@@ -31,6 +31,7 @@ type Call struct {
 	Log Logger
 
 	env Env
+	key string
 }
 
 // Env is what a runtime gives a Call: the bus in a worker, memory in tooltest.
@@ -52,6 +53,18 @@ func (c Call) WithEnv(env Env) *Call {
 	}
 	return &c
 }
+
+// WithIdempotencyKey returns a copy of the call with a key. For runtimes.
+func (c Call) WithIdempotencyKey(key string) Call {
+	c.key = key
+	return c
+}
+
+// IdempotencyKey identifies what the caller wants done, over retries and runs in other
+// workers: pass it on to whatever outside takes such a key, and its effect happens
+// once. It is unique within the tenant, agent and tool; "" for a call that is never run
+// again.
+func (c *Call) IdempotencyKey() string { return c.key }
 
 // Bind decodes the arguments into v. What does not fit is invalid_arguments.
 func (c *Call) Bind(v any) error {

@@ -42,6 +42,11 @@ type Definition struct {
 	// refused, and defaults are filled in.
 	SettingsSchema json.RawMessage
 
+	// Idempotent says that the tool may run again when it is not known what an earlier
+	// run did: what it changes with the call's ctx happens once anyway, and what it
+	// does elsewhere must be safe to repeat, or be done with Call.IdempotencyKey.
+	Idempotent bool
+
 	Timeout       time.Duration // a call's limit; 0: the worker's default
 	MaxConcurrent int           // calls at once in one worker; 0: the worker's default
 }
@@ -98,6 +103,9 @@ type options struct {
 // Internal keeps the tool from models: only other tools may call it, unless an
 // agent's configuration lists it by name.
 func Internal() Option { return func(o *options) { o.Internal = true } }
+
+// Idempotent says that the tool may run again; see Definition.
+func Idempotent() Option { return func(o *options) { o.Definition.Idempotent = true } }
 
 // Timeout limits each call. A caller may ask for less, never for more.
 func Timeout(t time.Duration) Option { return func(o *options) { o.Timeout = t } }

@@ -48,9 +48,10 @@ func do[Out any](ctx context.Context, c *Client, op string, in any, ref message.
 	return out, err
 }
 
-func withOpID(id string) string {
+// opID is the opId of a request, or a new one.
+func (c *Client) opID(ctx context.Context, id, op string, req any) string {
 	if id == "" {
-		return bus.NewOpID()
+		return bus.OpID(ctx, "toolstate."+op, c.tenant, req)
 	}
 	return id
 }
@@ -63,13 +64,13 @@ func (c *Client) Get(ctx context.Context, req message.ToolStateGet) (message.Too
 
 // Set writes one key. A missed IfRevision is conflict.
 func (c *Client) Set(ctx context.Context, req message.ToolStateSet) (message.ToolStateWritten, error) {
-	req.OpID = withOpID(req.OpID)
+	req.OpID = c.opID(ctx, req.OpID, "set", req)
 	return do[message.ToolStateWritten](ctx, c, "set", req, req.ToolStateRef, req.Key)
 }
 
 // Delete removes one key.
 func (c *Client) Delete(ctx context.Context, req message.ToolStateDelete) (message.ToolStateDeleted, error) {
-	req.OpID = withOpID(req.OpID)
+	req.OpID = c.opID(ctx, req.OpID, "delete", req)
 	return do[message.ToolStateDeleted](ctx, c, "delete", req, req.ToolStateRef, req.Key)
 }
 
@@ -80,27 +81,27 @@ func (c *Client) All(ctx context.Context, ref message.ToolStateRef) (message.Too
 
 // Clear removes a whole document.
 func (c *Client) Clear(ctx context.Context, req message.ToolStateClear) (message.ToolStateCleared, error) {
-	req.OpID = withOpID(req.OpID)
+	req.OpID = c.opID(ctx, req.OpID, "clear", req)
 	return do[message.ToolStateCleared](ctx, c, "clear", req, req.ToolStateRef)
 }
 
 // Append adds values to the end of an array. Appends that run at the same time
 // all land.
 func (c *Client) Append(ctx context.Context, req message.ToolStateAppend) (message.ToolStateAppended, error) {
-	req.OpID = withOpID(req.OpID)
+	req.OpID = c.opID(ctx, req.OpID, "append", req)
 	return do[message.ToolStateAppended](ctx, c, "append", req, req.ToolStateRef, req.Key)
 }
 
 // Increment adds to a number, exactly.
 func (c *Client) Increment(ctx context.Context, req message.ToolStateIncrement) (message.ToolStateIncremented, error) {
-	req.OpID = withOpID(req.OpID)
+	req.OpID = c.opID(ctx, req.OpID, "increment", req)
 	return do[message.ToolStateIncremented](ctx, c, "increment", req, req.ToolStateRef, req.Key)
 }
 
 // Update sets and deletes several keys in one step. A missed IfRevision is
 // conflict.
 func (c *Client) Update(ctx context.Context, req message.ToolStateUpdate) (message.ToolStateWritten, error) {
-	req.OpID = withOpID(req.OpID)
+	req.OpID = c.opID(ctx, req.OpID, "update", req)
 	keys := slices.Concat(slices.Collect(maps.Keys(req.Set)), req.Delete)
 	return do[message.ToolStateWritten](ctx, c, "update", req, req.ToolStateRef, keys...)
 }

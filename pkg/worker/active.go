@@ -30,6 +30,7 @@ type active struct {
 	late   error           // the cause when the deadline passes
 	redact redactor
 	slot   claim
+	again  string // the key that the tool sees when the caller gave none
 
 	mu       sync.Mutex
 	over     bool

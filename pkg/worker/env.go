@@ -44,7 +44,10 @@ func (e *env) CallTool(ctx context.Context, name string, arguments json.RawMessa
 		return tool.Result{}, err
 	}
 	spill := bus.Spill{Family: subject.FamilyWorker, Tenant: e.who.Tenant, Agent: e.who.Agent, Max: e.w.cfg.MaxBody}
-	req := message.CallRequest{CallID: uuid.NewString(), ChatID: e.chat, Arguments: arguments}
+	req := message.CallRequest{
+		CallID: uuid.NewString(), ChatID: e.chat, Arguments: arguments,
+		IdempotencyKey: bus.EffectKey(ctx, "call", name, string(arguments)), // of a call that may run again
+	}
 	header := nats.Header{message.HeaderDepth: {strconv.Itoa(e.depth + 1)}}
 	r, err := bus.CallTool(ctx, e.w.nc, spill, subject.WorkerCall(e.who.Tenant, e.who.Agent, name), req, header, nil)
 	return tool.Result{Success: r.Success, Content: r.Content, ErrorMessage: r.ErrorMessage, Data: r.Data}, err

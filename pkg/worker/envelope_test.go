@@ -27,7 +27,7 @@ func TestReadCallRefusesWhatIsMalformed(t *testing.T) {
 		{`{"chatId":"` + strings.Repeat("x", 257) + `"}`, "chatId"},
 		{`{"timeoutMs":-1}`, "timeoutMs"},
 		{`{"timeoutMs":"5s"}`, "timeoutMs"},
-		{`{"idempotencyKey":"k"}`, "idempotencyKey"},
+		{`{"idempotencyKey":"a\u0000b"}`, "idempotencyKey"},
 	} {
 		_, _, err := readCall([]byte(c.body), nil)
 		var e *errcode.Error

@@ -1,6 +1,7 @@
 package worker
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"maps"
@@ -86,7 +87,7 @@ func (w *Worker) definitions() []message.ToolDefinition {
 		d := message.ToolDefinition{
 			Name: h.def.Name, Description: h.def.Description, InputSchema: h.def.InputSchema,
 			Internal: h.def.Internal, Version: h.def.Version, TimeoutMs: h.timeout.Milliseconds(),
-			SettingsSchema: h.def.SettingsSchema,
+			SettingsSchema: h.def.SettingsSchema, Idempotent: h.def.Idempotent,
 		}
 		for _, j := range tool.JobsOf(h.tool) {
 			d.Jobs = append(d.Jobs, message.JobDefinition(j))
@@ -162,6 +163,9 @@ func (w *Worker) execute(a *active, who subject.Agent, req message.CallRequest, 
 			err = w.slots.acquire(a.ctx, a.slot, a.deadline)
 		}
 	}
+	if err == nil && req.IdempotencyKey != "" {
+		err = w.once(a, who, req, call)
+	}
 	if err != nil {
 		a.finish(tool.Result{}, false, err)
 		return
@@ -176,6 +180,7 @@ func (w *Worker) call(ctx context.Context, h *hosted, who subject.Agent, req mes
 	ended := make(chan struct{})
 	h.crew.Go(func() {
 		a := w.begin(context.WithoutCancel(ctx), h, keyOf(who, req.CallID), shorter(h.timeout, req.TimeoutMs), nil)
+		a.again = req.CallID
 		a.end = func(res tool.Result, begun bool, failed error) {
 			w.metrics.done(h, failed, &res, start)
 			ran, err = begun, failed
@@ -233,8 +238,9 @@ func readCall(body []byte, header nats.Header) (message.CallRequest, int, error)
 		return req, 0, errcode.Field("timeoutMs", "must not be negative")
 	}
 	if req.IdempotencyKey != "" {
-		// Taking it and then running twice would break a promise.
-		return req, 0, errcode.Field("idempotencyKey", "is not supported by this worker")
+		if err := subject.CheckFree("idempotencyKey", req.IdempotencyKey); err != nil {
+			return req, 0, err
+		}
 	}
 	depth := 0
 	if d := header.Get(message.HeaderDepth); d != "" {
@@ -269,7 +275,7 @@ func (w *Worker) prepare(a *active, who subject.Agent, req message.CallRequest, 
 		Tenant: who.Tenant, Agent: who.Agent, Chat: req.ChatID, ID: req.CallID, InstanceID: w.id,
 		Arguments: args, Settings: settings,
 		Log: a.redact.logger(callLog{h.log, who, req.CallID}),
-	}
+	}.WithIdempotencyKey(cmp.Or(req.IdempotencyKey, a.again))
 	return call.WithEnv(&env{w: w, who: who, tool: h.def.Name, chat: req.ChatID, call: req.CallID, depth: depth}), entry, nil
 }
 

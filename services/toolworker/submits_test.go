@@ -262,7 +262,7 @@ func TestASubmitNobodyCanAnswerToIsDropped(t *testing.T) {
 	// One that says who it is gets its fault recorded.
 	a := s.agent("acme", "bot")
 	for id, body := range map[string]string{
-		"neg": `{"callId":"neg","timeoutMs":-1}`, "type": `{"timeoutMs":"x","callId":"type"}`, "idem": `{"callId":"idem","idempotencyKey":"k"}`,
+		"neg": `{"callId":"neg","timeoutMs":-1}`, "type": `{"timeoutMs":"x","callId":"type"}`, "idem": `{"callId":"idem","idempotencyKey":"\u0007"}`,
 	} {
 		m, err := bus.NewMsg(subject.AgentSubmit("acme", "bot", "count"), []byte(body))
 		if err != nil {

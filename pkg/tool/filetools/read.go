@@ -37,7 +37,7 @@ type missing struct {
 // and a binary file read as utf8, are invalid_arguments.
 var ReadFile = tool.New("readFile",
 	"Reads a file of the tenant's file area. A file that does not exist yet is no error: exists is false and content is null.",
-	read, tool.Internal(), tool.Timeout(60*time.Second), tool.Version("0.1.0"))
+	read, tool.Internal(), tool.Idempotent(), tool.Timeout(60*time.Second), tool.Version("0.1.0"))
 
 func read(ctx context.Context, call *tool.Call, in readArgs) (tool.Result, error) {
 	switch in.Encoding {

@@ -32,7 +32,7 @@ type written struct {
 // {"success":true,"path","mode","bytes_written","size"}.
 var WriteFile = tool.New("writeFile",
 	"Writes content to a file of the tenant's file area, or appends it. Files are shared by all agents of the tenant and stay until deleted.",
-	write, tool.Internal(), tool.Timeout(60*time.Second), tool.Version("0.1.0"))
+	write, tool.Internal(), tool.Idempotent(), tool.Timeout(60*time.Second), tool.Version("0.1.0"))
 
 func write(ctx context.Context, call *tool.Call, in writeArgs) (tool.Result, error) {
 	content := []byte(in.Content)

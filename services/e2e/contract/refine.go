@@ -70,7 +70,7 @@ var refinements = map[string]refinement{
 	"RegistryListing.cursor":  {doc: "Set when a page was asked for and more agents follow."},
 
 	"CallRequest.arguments":      {schema: anObject, doc: "The tool's arguments; they must fit its inputSchema. Left out: {}."},
-	"CallRequest.idempotencyKey": {doc: "Retries with one key, within tenant, agent and tool, have one effect and get the first result. A worker that cannot promise that refuses it with invalid_request."},
+	"CallRequest.idempotencyKey": {doc: "Retries with one key, within tenant, agent and tool, have one effect and get the first result, also while the first one runs; with other arguments they are a conflict. A worker that cannot promise that refuses it with invalid_request."},
 	"CallReply.durationMs":       {doc: "How long the call took in the worker, in milliseconds.", add: atLeast(0)},
 	"CallReply.success":          {doc: "Whether the tool could do it."},
 

@@ -66,6 +66,19 @@ func (c *claims) open(ctx context.Context) (*bucket.Bucket, error) {
 	return b, err
 }
 
+// young tells whether claims may be missing that runs hold: the servers have made the
+// bucket anew less than a lease ago.
+func (c *claims) young(ctx context.Context) (bool, error) {
+	st, err := c.js.Stream(ctx, c.cfg.Name)
+	if errors.Is(err, jetstream.ErrStreamNotFound) {
+		return true, nil
+	}
+	if err != nil {
+		return false, err
+	}
+	return time.Since(st.CachedInfo().Created) < lease, nil
+}
+
 // take claims a call for a run, renews that run's claim, or gives it back. It
 // returns a state of message.ResultClaimed; never ClaimDone.
 func (c *claims) take(ctx context.Context, key string, req message.ResultClaim) (string, error) {

@@ -158,6 +158,9 @@ func (h *Handler) claim(ctx context.Context, tenant, agent string, in *bus.Incom
 	}
 	ctx, cancel := context.WithTimeout(ctx, ioTimeout)
 	defer cancel()
+	if req.Keyed != nil {
+		return h.claimKeyed(ctx, tenant, agent, req)
+	}
 	state, err := h.claims.take(ctx, subject.ResultKey(tenant, agent, req.CallID), req)
 	if err != nil {
 		return nil, unavailable(err)
@@ -178,19 +181,22 @@ func (h *Handler) claim(ctx context.Context, tenant, agent string, in *bus.Incom
 
 // complete records a call's end, unless one is recorded.
 func (h *Handler) complete(ctx context.Context, tenant, agent string, in *bus.Incoming) (any, error) {
-	r, err := decodeEnd(in)
+	r, keyed, err := decodeEnd(in)
 	if err != nil {
 		return nil, err
 	}
 	body, err := message.Marshal(r)
+	if err == nil {
+		err = h.fits(body)
+	}
 	if err != nil {
 		return nil, err
 	}
-	if limit, actual := bus.MaxBody(h.nc), int64(len(body)); actual > limit {
-		return nil, errcode.OverLimit(errcode.TooLarge, limit, actual, "the result has %d bytes, at most %d fit a message: spill the reply", actual, limit)
-	}
 	ctx, cancel := context.WithTimeout(ctx, ioTimeout)
 	defer cancel()
+	if keyed != nil {
+		return h.completeKeyed(ctx, tenant, agent, r, keyed)
+	}
 	key := subject.ResultKey(tenant, agent, r.CallID)
 	_, err = h.bucket.Put(ctx, key, nats.Header{}, body, h.limits.Keep, 0)
 	if err == nil {
@@ -207,15 +213,31 @@ func (h *Handler) complete(ctx context.Context, tenant, agent string, in *bus.In
 	return message.ResultCompleted{Recorded: string(stands.Data) == string(body)}, nil
 }
 
+// fits refuses what is too large for a message.
+func (h *Handler) fits(body []byte) error {
+	if limit, actual := bus.MaxBody(h.nc), int64(len(body)); actual > limit {
+		return errcode.OverLimit(errcode.TooLarge, limit, actual, "the result has %d bytes, at most %d fit a message: spill the reply", actual, limit)
+	}
+	return nil
+}
+
 // decodeEnd reads a message.ResultComplete and checks it.
-func decodeEnd(in *bus.Incoming) (record, error) {
-	var r record
+func decodeEnd(in *bus.Incoming) (record, *message.KeyedClaim, error) {
+	var whole struct {
+		record
+		Keyed *message.KeyedClaim `json:"keyed"`
+	}
 	if !utf8.Valid(in.Data) {
-		return r, errcode.New(errcode.InvalidRequest, "the body is not valid UTF-8")
+		return whole.record, nil, errcode.New(errcode.InvalidRequest, "the body is not valid UTF-8")
 	}
-	if err := in.Decode(&r); err != nil {
-		return r, err
+	if err := in.Decode(&whole); err != nil {
+		return whole.record, nil, err
 	}
+	r, err := checkEnd(whole.record)
+	return r, whole.Keyed, err
+}
+
+func checkEnd(r record) (record, error) {
 	r.State = message.ResultDone
 	if err := subject.CheckName("callId", r.CallID); err != nil {
 		return r, err

@@ -25,7 +25,13 @@ A tool that ran and failed prints its message on stderr and exits with 1.`,
 		RunE:    a.do(a.runCall),
 	}
 	a.progressFlag(cmd)
+	a.keyFlag(cmd)
 	return cmd
+}
+
+// keyFlag is that of call and submit for calls that happen once.
+func (a *app) keyFlag(cmd *cobra.Command) {
+	cmd.Flags().StringVar(&a.key, "idempotency-key", "", "`key` of what the call is to do: calls with the same key do it once and get the first one's result")
 }
 
 func (a *app) progressFlag(cmd *cobra.Command) {
@@ -63,6 +69,9 @@ func (a *app) toolCall(args []string) (tool string, arguments json.RawMessage, o
 			return "", nil, nil, err
 		}
 		opts = append(opts, agent.Chat(chat))
+	}
+	if a.key != "" {
+		opts = append(opts, agent.IdempotencyKey(a.key))
 	}
 	if a.progress {
 		opts = append(opts, agent.OnProgress(func(p json.RawMessage) { line(a.std.Err, printable(string(p))) }))

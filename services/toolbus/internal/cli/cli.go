@@ -52,7 +52,8 @@ type app struct {
 	global  *pflag.FlagSet // where they stand
 	running bool           // flags and arguments were fine
 
-	progress bool // call, submit: show it
+	progress bool   // call, submit: show it
+	key      string // call, submit: the idempotency key
 }
 
 // globals are the flags of every verb.

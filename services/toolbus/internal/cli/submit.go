@@ -39,6 +39,7 @@ A submit that ends as unavailable may be sent again with the same --call-id.`,
 	cmd.Flags().StringVar(&id, "call-id", "", "`id` of the call; one is made otherwise")
 	cmd.Flags().BoolVar(&wait, "wait", false, "wait for the call's end")
 	a.progressFlag(cmd)
+	a.keyFlag(cmd)
 	cmd.RunE = a.do(func(ctx context.Context, args []string) error {
 		tool, arguments, opts, err := a.toolCall(args)
 		if err != nil {
