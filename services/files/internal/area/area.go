@@ -42,6 +42,8 @@ type Config struct {
 	// Limits knows what single tenants have instead of Default; may be nil.
 	Limits interface {
 		Of(ctx context.Context, tenant string, otherwise Limits) Limits
+		// Again asks anew, before something is refused.
+		Again(ctx context.Context, tenant string, otherwise Limits) Limits
 	}
 	// OrphanAge is how old chunks must be before the sweep removes those that no
 	// file names. Uploads must be committed within UploadAge of their last chunk;

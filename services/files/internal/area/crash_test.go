@@ -282,6 +282,10 @@ func (keeps) Of(_ context.Context, tenant string, l Limits) Limits {
 	return l
 }
 
+func (k keeps) Again(ctx context.Context, tenant string, l Limits) Limits {
+	return k.Of(ctx, tenant, l)
+}
+
 func (c *crashCase) keeps(n int) { keptBy.Store(c.tenant, n) }
 
 // history makes as many versions as are kept: two that share chunks, and one.

@@ -23,6 +23,8 @@ const (
 	maxAge   = 5 * time.Second // a change event may get lost
 	askLimit = 2 * time.Second
 	retryAge = time.Second // after the registry did not answer
+
+	againEvery = 5 * time.Millisecond
 )
 
 // Tenants is the limits of all tenants that were asked for. It implements what
@@ -43,6 +45,7 @@ type entry struct {
 	version int                  // counts changes
 	asking  chan struct{}        // closed when the answer is there; nil: nobody asks
 	used    time.Time
+	asked   time.Time
 }
 
 // New makes Tenants that learn of changes until the connection closes.
@@ -76,22 +79,43 @@ func (t *Tenants) Of(ctx context.Context, tenant string, otherwise area.Limits) 
 		t.known[tenant] = e
 	}
 	e.used = t.now()
-	if t.now().After(e.until) {
+	defer t.mu.Unlock()
+	for t.now().After(e.until) && ctx.Err() == nil {
 		if e.asking == nil {
 			e.asking = make(chan struct{})
 			go t.ask(tenant, e)
 		}
-		if asking := e.asking; e.unsure {
-			t.mu.Unlock()
-			select {
-			case <-asking:
-			case <-ctx.Done():
-			}
-			t.mu.Lock()
+		if !e.unsure {
+			break
+		}
+		asking := e.asking
+		t.mu.Unlock()
+		select {
+		case <-asking:
+		case <-ctx.Done():
+		}
+		t.mu.Lock()
+	}
+	return apply(e.files, otherwise)
+}
+
+// Again is Of as the registry answers from now on: the event of a change may be late.
+// One tenant's calls ask it only now and then, and wait for their turn.
+func (t *Tenants) Again(ctx context.Context, tenant string, otherwise area.Limits) area.Limits {
+	t.mu.Lock()
+	var wait time.Duration
+	if e := t.known[tenant]; e != nil {
+		wait = againEvery - t.now().Sub(e.asked)
+	}
+	t.mu.Unlock()
+	if wait > 0 {
+		select {
+		case <-time.After(wait):
+		case <-ctx.Done():
 		}
 	}
-	defer t.mu.Unlock()
-	return apply(e.files, otherwise)
+	t.changed(tenant)
+	return t.Of(ctx, tenant, otherwise)
 }
 
 func apply(f *message.TenantFiles, l area.Limits) area.Limits {
@@ -110,6 +134,7 @@ func apply(f *message.TenantFiles, l area.Limits) area.Limits {
 func (t *Tenants) ask(tenant string, e *entry) {
 	t.mu.Lock()
 	version := e.version
+	e.asked = t.now()
 	t.mu.Unlock()
 	ctx, cancel := context.WithTimeout(context.Background(), askLimit)
 	defer cancel()
