@@ -309,27 +309,33 @@ type ResultGet struct {
 	WaitMs int64  `json:"waitMs,omitempty"`
 }
 
-// ResultClaim asks for the right to run a submitted call; for workers, before
-// they begin, and again well before the reply's LeaseMs have passed while it runs.
+// ResultClaim asks for the right to run a submitted call, or one with an idempotency
+// key; for workers, before they begin, and again well before the reply's LeaseMs have
+// passed while it runs.
 type ResultClaim struct {
 	CallID  string `json:"callId"`
 	RunID   string `json:"runId"`             // of this run, made by the worker
-	Submit  uint64 `json:"submit"`            // the stream sequence of the message that submitted it
+	Submit  uint64 `json:"submit,omitempty"`  // the stream sequence of the message that submitted it
 	Release bool   `json:"release,omitempty"` // give the right back: the call was not run to its end
 
+	Tool       string          `json:"tool,omitempty"`
+	Idempotent bool            `json:"idempotent,omitempty"` // the tool may run again when it is not known what an earlier run did
+	Fence      uint64          `json:"fence,omitempty"`      // of ResultClaimed, when a claim is renewed or given back
+	NotBegun   bool            `json:"notBegun,omitempty"`   // with Release: the tool has not begun
+	Error      json.RawMessage `json:"error,omitempty"`      // with Release: why the run has failed; the call is to run again
+
 	// Keyed makes it the claim of a call with an idempotency key.
-	Keyed *KeyedClaim `json:"keyed,omitempty"`
+	Keyed *KeyedCall `json:"keyed,omitempty"`
 }
 
-// KeyedClaim is what identifies a call with an idempotency key, within its agent.
-type KeyedClaim struct {
-	Tool       string `json:"tool"`
-	Key        string `json:"key"`
-	Arguments  string `json:"arguments"`            // a digest of them, and of the chat: the same key is for the same call
-	Idempotent bool   `json:"idempotent,omitempty"` // the tool may run again when an earlier run's worker is gone
-	Fence      uint64 `json:"fence,omitempty"`      // of ResultClaimed, when a claim is renewed or given back
-	NotBegun   bool   `json:"notBegun,omitempty"`   // with Release: the tool has not begun
+// KeyedCall is what identifies a call with an idempotency key, within its agent and tool.
+type KeyedCall struct {
+	Key       string `json:"key"`
+	Arguments string `json:"arguments"` // a digest of them, and of the chat: the same key is for the same call
 }
+
+// MaxSubmitTries is how often a submitted call of an idempotent tool is run.
+const MaxSubmitTries = 5
 
 // States of a claim.
 const (
@@ -345,10 +351,10 @@ type ResultClaimed struct {
 	State   string `json:"state"`
 	LeaseMs int64  `json:"leaseMs"` // how long a granted claim stands
 
-	// Of a claim with an idempotency key.
 	Fence   uint64       `json:"fence,omitempty"`   // granted: names this run
+	Tries   int          `json:"tries,omitempty"`   // granted: runs, this one included
 	FirstMs int64        `json:"firstMs,omitempty"` // granted: how many milliseconds ago an earlier run began; 0: there was none
-	Result  *ResultReply `json:"result,omitempty"`  // done: how it ended
+	Result  *ResultReply `json:"result,omitempty"`  // done, with an idempotency key: how it ended
 }
 
 // ResultComplete records the end of a submitted call; for workers. Exactly one
@@ -359,7 +365,16 @@ type ResultComplete struct {
 	Reply     *CallReply      `json:"reply,omitempty"`
 	ReplyBlob *Blob           `json:"replyBlob,omitempty"`
 	Error     json.RawMessage `json:"error,omitempty"`
-	Keyed     *KeyedClaim     `json:"keyed,omitempty"` // of a call with an idempotency key; Fence says of which run
+	Fence     uint64          `json:"fence,omitempty"` // of the claim; without one it is that of whoever runs the call
+	Keyed     *KeyedCall      `json:"keyed,omitempty"` // of a call with an idempotency key
+	Submitted *SubmittedCall  `json:"submitted,omitempty"` // what is kept of a submitted call
+}
+
+// SubmittedCall is what is kept of a submitted call beside how it ended.
+type SubmittedCall struct {
+	Request    json.RawMessage `json:"request,omitempty"`    // its body, for running it again by hand; left out when it is too large
+	WakeOnDone bool            `json:"wakeOnDone,omitempty"` // wake the agent
+	ChatID     string          `json:"chatId,omitempty"`
 }
 
 // ResultCompleted answers ResultComplete; Recorded is false when another end

@@ -6,7 +6,6 @@ import (
 	"encoding/hex"
 	"encoding/json"
 	"errors"
-	"sync"
 	"time"
 
 	"github.com/google/uuid"
@@ -34,26 +33,20 @@ const (
 
 // keyedRun is one run of a call with a key.
 type keyedRun struct {
-	w     *Worker
-	a     *active
-	to    *results.Recorder
-	claim message.ResultClaim
-	lease time.Duration
-	stop  func() // of the renewals
-
-	mu      sync.Mutex
-	renewed time.Time
-	gone    bool // the claim is another's
+	hold
+	w *Worker
+	a *active
 }
 
 // once gets the call the right to run, and changes its end so that it is recorded first.
 // The caller holds a slot. With an error the slot has been given back; the call has then
 // either not begun, or was answered with what is recorded (nil error never).
 func (w *Worker) once(a *active, who subject.Agent, req message.CallRequest, call *tool.Call) error {
-	r := &keyedRun{w: w, a: a, to: results.NewRecorder(w.nc, who.Tenant, who.Agent)}
-	r.claim = message.ResultClaim{CallID: req.CallID, RunID: uuid.NewString(), Keyed: &message.KeyedClaim{
-		Tool: a.h.def.Name, Key: req.IdempotencyKey, Arguments: digest(call.Arguments, req.ChatID), Idempotent: a.h.def.Idempotent,
-	}}
+	r := &keyedRun{w: w, a: a, hold: hold{to: results.NewRecorder(w.nc, who.Tenant, who.Agent)}}
+	r.claim = message.ResultClaim{
+		CallID: req.CallID, RunID: uuid.NewString(), Tool: a.h.def.Name, Idempotent: a.h.def.Idempotent,
+		Keyed: &message.KeyedCall{Key: req.IdempotencyKey, Arguments: digest(call.Arguments, req.ChatID)},
+	}
 	held := true
 	fail := func(err error) error {
 		if held {
@@ -69,8 +62,8 @@ func (w *Worker) once(a *active, who subject.Agent, req message.CallRequest, cal
 		}
 		switch c.State {
 		case message.ClaimGranted:
-			r.claim.Keyed.Fence, r.lease, r.renewed = c.Fence, time.Duration(c.LeaseMs)*time.Millisecond, asked
-			r.begin(call, time.Duration(c.FirstMs)*time.Millisecond)
+			r.granted(c, asked)
+			r.begin(call)
 			return nil
 		case message.ClaimDone:
 			return fail(r.answer(c.Result))
@@ -119,14 +112,10 @@ func (r *keyedRun) answer(result *message.ResultReply) error {
 }
 
 // begin has the call run under the claim.
-func (r *keyedRun) begin(call *tool.Call, earlier time.Duration) {
-	var first time.Time
-	if earlier > 0 {
-		first = time.Now().Add(-earlier)
-	}
-	id := call.Tenant + "\x00" + call.Agent + "\x00" + r.claim.Keyed.Tool + "\x00" + r.claim.Keyed.Key
-	r.a.ctx = bus.WithEffects(r.a.ctx, bus.NewEffects(id, first, r.lost))
-	r.keep()
+func (r *keyedRun) begin(call *tool.Call) {
+	id := call.Tenant + "\x00" + call.Agent + "\x00" + r.claim.Tool + "\x00" + r.claim.Keyed.Key
+	r.a.ctx = bus.WithEffects(r.a.ctx, bus.NewEffects(id, r.first, r.lost))
+	r.keep(func() { go r.a.cut(r.lost()) })
 	end := r.a.end
 	r.a.end = func(res tool.Result, ran bool, err error) {
 		r.w.crew.Go(func() { // whoever ends a call must not wait
@@ -135,73 +124,22 @@ func (r *keyedRun) begin(call *tool.Call, earlier time.Duration) {
 	}
 }
 
-// lost says why the run may make no more changes: its claim may be another's by now.
-func (r *keyedRun) lost() error {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if r.gone || time.Since(r.renewed) > r.lease {
-		return errcode.New(errcode.WorkerLost, "this run of %s has lost its claim: another may go on", r.claim.Keyed.Tool)
-	}
-	return nil
-}
-
-// keep renews the claim until stop.
-func (r *keyedRun) keep() {
-	ctx, cancel := context.WithCancel(context.Background())
-	done := make(chan struct{})
-	r.stop = sync.OnceFunc(func() { cancel(); <-done })
-	go func() {
-		defer close(done)
-		t := time.NewTicker(min(renewEvery, r.lease/4))
-		defer t.Stop()
-		for {
-			select {
-			case <-ctx.Done():
-				return
-			case <-t.C:
-			}
-			asked := time.Now()
-			try, end := context.WithTimeout(ctx, renewEvery)
-			c, err := r.to.Claim(try, r.claim)
-			end()
-			r.mu.Lock()
-			switch {
-			case err == nil && c.State == message.ClaimGranted && c.Fence == r.claim.Keyed.Fence:
-				r.renewed = asked
-			case err == nil:
-				r.gone = true
-			}
-			gone := r.gone
-			r.mu.Unlock()
-			if gone {
-				go r.a.cut(r.lost())
-				return
-			}
-		}
-	}()
-}
-
 // record records the end of the run and returns what the caller is told: what stands.
 func (r *keyedRun) record(res tool.Result, ran bool, err error) (tool.Result, bool, error) {
 	r.stop()
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(r.a.ctx), onceGrace)
 	defer cancel()
-	release := func(notBegun bool) {
-		c := r.claim
-		k := *c.Keyed
-		c.Release, c.Keyed, k.NotBegun = true, &k, notBegun
-		_, _ = r.to.Claim(ctx, c) // it ends by itself
-	}
 	if !ran {
-		release(true)
+		r.release(true, nil)
 		return res, ran, err
 	}
 	if err != nil && r.a.h.def.Idempotent && errcode.From(err).Retryable {
 		// Not an end: the next one with the key runs it again.
-		release(false)
+		r.release(false, err)
 		return res, ran, err
 	}
-	end := message.ResultComplete{CallID: r.claim.CallID, Tool: r.claim.Keyed.Tool, Keyed: r.claim.Keyed}
+	defer r.w.crew.Go(func() { r.release(false, nil) })
+	end := message.ResultComplete{CallID: r.claim.CallID, Tool: r.claim.Tool, Fence: r.claim.Fence, Keyed: r.claim.Keyed}
 	if err == nil {
 		reply, failed := r.w.reply(r.a, res, r.a.begun)
 		if failed != nil {
@@ -221,10 +159,9 @@ func (r *keyedRun) record(res tool.Result, ran bool, err error) (tool.Result, bo
 	}
 	switch {
 	case failed != nil:
-		return tool.Result{}, ran, errcode.Wrap(errcode.WorkerLost, failed, "the end of %s could not be recorded: %v", r.claim.Keyed.Tool, failed)
+		return tool.Result{}, ran, errcode.Wrap(errcode.WorkerLost, failed, "the end of %s could not be recorded: %v", r.claim.Tool, failed)
 	case !recorded:
-		return tool.Result{}, ran, errcode.New(errcode.WorkerLost, "this run of %s was too late: ask again for what stands", r.claim.Keyed.Tool)
+		return tool.Result{}, ran, errcode.New(errcode.WorkerLost, "this run of %s was too late: ask again for what stands", r.claim.Tool)
 	}
-	release(false)
 	return res, ran, err
 }

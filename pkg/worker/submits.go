@@ -1,7 +1,6 @@
 package worker
 
 import (
-	"bytes"
 	"cmp"
 	"context"
 	"encoding/json"
@@ -27,8 +26,7 @@ const (
 	// workingEvery is how often a submitted call that waits or runs shows that
 	// it does; the consumer delivers it to another worker after 10 s without.
 	workingEvery = 2 * time.Second
-	// maxDeliveries is how often a submitted call is tried before its workers
-	// count as lost.
+	// maxDeliveries is how often a submitted call may fail to begin.
 	maxDeliveries = 5
 	// renewEvery is how often a running call's claim is renewed, which stands for
 	// 8 s.
@@ -49,11 +47,10 @@ var errStopping = errcode.New(errcode.Unavailable, "the worker is stopping")
 // one by one, as long as the tool has a free slot, so that no message waits here
 // while another worker could run it.
 //
-// A submitted call runs at least once: its end is recorded before its message
-// is acknowledged, and a message that comes again runs again only when no end
-// is recorded. A claim keeps a call that was submitted twice from running twice
-// at a time. A worker that dies, or loses NATS for longer than the consumer
-// waits, leaves the call to another one, though it may have run.
+// The end of a call is recorded before its message is acknowledged, and that it begins
+// before it does: a message that comes again, since its worker died, runs again only
+// when the call has not begun or its tool is idempotent. A claim keeps a call that was
+// submitted twice from running twice at a time.
 type submits struct {
 	w *Worker
 
@@ -264,11 +261,13 @@ func (s *submits) run(h *hosted, m *nats.Msg, slot claim) (answer []byte) {
 		cancel(err)
 	}
 	defer s.w.running.leave(&waiting)
-	run := message.ResultClaim{CallID: c.req.CallID, RunID: uuid.NewString(), Submit: sequence(m)}
-	to := results.NewRecorder(s.w.nc, c.who.Tenant, c.who.Agent)
-	switch s.claim(log, to, run) {
+	run := &hold{to: results.NewRecorder(s.w.nc, c.who.Tenant, c.who.Agent), claim: message.ResultClaim{
+		CallID: c.req.CallID, RunID: uuid.NewString(), Submit: sequence(m), Tool: h.def.Name, Idempotent: h.def.Idempotent,
+	}}
+	switch s.claim(log, run) {
 	case message.ClaimGranted:
-		defer s.keep(to, run)()
+		run.keep(func() { cancel(run.lost()) })
+		defer run.stop()
 	case message.ClaimDone:
 		return ackDone
 	case message.ClaimDuplicate:
@@ -277,40 +276,43 @@ func (s *submits) run(h *hosted, m *nats.Msg, slot claim) (answer []byte) {
 	default:
 		return nak(0) // this worker stops
 	}
-	defer func() {
-		if !bytes.Equal(answer, ackDone) {
-			s.release(to, run)
-		}
-	}()
 	if ctx.Err() != nil {
 		err = ended(ctx) // cancelled before it began
 	}
-	if c.tries > maxDeliveries {
-		err = errcode.New(errcode.WorkerLost, "%s was begun %d times and no worker finished it", h.def.Name, maxDeliveries)
-	}
-	end := message.ResultComplete{CallID: c.req.CallID, Tool: h.def.Name}
+	end := message.ResultComplete{CallID: c.req.CallID, Tool: h.def.Name, Fence: run.claim.Fence}
+	begun := false
 	if err == nil {
 		ran = true // call gives the slot back
+		id := c.who.Tenant + "\x00" + c.who.Agent + "\x00\x00" + c.req.CallID
+		ctx = bus.WithEffects(ctx, bus.NewEffects(id, run.first, run.lost))
 		var reply message.CallReply
-		var begun bool
-		reply, begun, err = s.w.call(ctx, h, c.who, c.req, c.depth, slot)
-		if err == nil {
+		if reply, begun, err = s.w.call(ctx, h, c.who, c.req, c.depth, slot); err == nil {
 			end.Reply = &reply
-		} else if !begun && errcode.From(err).Retryable && c.tries < maxDeliveries {
-			log.Debug("submitted call put off", "err", err)
-			return nak(backoff(c.tries))
 		}
-	} else if errcode.From(err).Retryable && c.tries < maxDeliveries {
+	}
+	stopping := err != nil && errors.Is(context.Cause(s.base), errStopping)
+	switch {
+	case err == nil:
+	case !begun && (stopping || errcode.From(err).Retryable && c.tries < maxDeliveries):
 		log.Debug("submitted call put off", "err", err)
+		run.release(true, nil)
+		if stopping {
+			return nak(0)
+		}
+		return nak(backoff(c.tries))
+	case begun && h.def.Idempotent && errcode.From(err).Retryable && run.tries < message.MaxSubmitTries:
+		log.Debug("submitted call is to run again", "tries", run.tries, "err", err)
+		run.release(false, err)
+		if stopping {
+			return nak(0)
+		}
+		return nak(backoff(run.tries))
+	}
+	if err := s.record(ctx, run.to, end, err); err != nil {
+		log.Error("end of a submitted call not recorded", "err", err)
 		return nak(backoff(c.tries))
 	}
-	if err != nil && errors.Is(context.Cause(s.base), errStopping) {
-		return nak(0) // cut off by this worker's stop, not by its own end
-	}
-	if err := s.record(ctx, c.who, end, err); err != nil {
-		log.Error("end of a submitted call not recorded: it will run again", "err", err)
-		return nak(backoff(c.tries))
-	}
+	run.release(false, nil)
 	return ackDone
 }
 
@@ -372,13 +374,17 @@ func submittedID(body []byte) string {
 // run it: ClaimDone or ClaimDuplicate; "" when this worker stops first. As long
 // as nobody answers no worker could begin the call, and giving it back would
 // count as a try; so it would while an earlier run of the message goes on.
-func (s *submits) claim(log telemetry.Logger, to *results.Recorder, run message.ResultClaim) string {
+func (s *submits) claim(log telemetry.Logger, run *hold) string {
 	for s.pulling.Err() == nil {
+		asked := time.Now()
 		ctx, cancel := context.WithTimeout(s.pulling, recordTimeout)
-		c, err := to.Claim(ctx, run)
+		c, err := run.to.Claim(ctx, run.claim)
 		cancel()
 		switch {
 		case err == nil && c.State != message.ClaimRunning:
+			if c.State == message.ClaimGranted {
+				run.granted(c, asked)
+			}
 			return c.State
 		case err == nil:
 			s.rest(runningPause)
@@ -390,49 +396,11 @@ func (s *submits) claim(log telemetry.Logger, to *results.Recorder, run message.
 	return ""
 }
 
-// keep renews a claim until stopped. A claim that was lost is no reason to end
-// the run: of two ends the first one stands.
-func (s *submits) keep(to *results.Recorder, run message.ResultClaim) (stop func()) {
-	ctx, cancel := context.WithCancel(context.Background())
-	renew := func() {
-		ctx, cancel := context.WithTimeout(ctx, renewEvery)
-		defer cancel()
-		_, _ = to.Claim(ctx, run)
-	}
-	var next *time.Timer
-	var mu sync.Mutex
-	mu.Lock()
-	defer mu.Unlock()
-	next = time.AfterFunc(renewEvery, func() {
-		renew()
-		mu.Lock()
-		defer mu.Unlock()
-		if ctx.Err() == nil {
-			next.Reset(renewEvery)
-		}
-	})
-	return func() {
-		mu.Lock()
-		defer mu.Unlock()
-		cancel()
-		next.Stop()
-	}
-}
-
-// release gives a claim back, best effort: it ends by itself.
-func (s *submits) release(to *results.Recorder, run message.ResultClaim) {
-	ctx, cancel := context.WithTimeout(context.Background(), stopGrace)
-	defer cancel()
-	run.Release = true
-	_, _ = to.Claim(ctx, run)
-}
-
 // record keeps trying until the end is recorded, or this worker stops.
-func (s *submits) record(ctx context.Context, who subject.Agent, end message.ResultComplete, failed error) error {
+func (s *submits) record(ctx context.Context, to *results.Recorder, end message.ResultComplete, failed error) error {
 	if failed != nil {
 		end.Error = errorBody(errcode.From(failed))
 	}
-	to := results.NewRecorder(s.w.nc, who.Tenant, who.Agent)
 	for {
 		try, cancel := context.WithTimeout(context.WithoutCancel(ctx), recordTimeout)
 		_, err := to.Complete(try, end)

@@ -422,67 +422,88 @@ func TestAStoppingWorkerFinishesWhatRunsAndLeavesTheRest(t *testing.T) {
 	}
 }
 
-func TestACallCutOffByAStopRunsElsewhere(t *testing.T) {
+// A call that its worker's stop cuts off runs elsewhere if its tool is idempotent; of any
+// other it is not known what it has done.
+func TestACallCutOffByAStop(t *testing.T) {
 	s := start(t)
-	began := make(chan struct{}, 2)
-	var runs atomic.Int64
-	work := fn("work", func(ctx context.Context, _ *tool.Call) (tool.Result, error) {
-		began <- struct{}{}
-		if runs.Add(1) > 1 {
-			return tool.OK("done"), nil
+	for name, again := range map[string]bool{"again": true, "once": false} {
+		began := make(chan struct{}, 2)
+		var runs atomic.Int64
+		var opts []tool.Option
+		if again {
+			opts = append(opts, tool.Idempotent())
 		}
-		<-ctx.Done()
-		return tool.Result{}, ctx.Err()
-	})
-	s.apply("acme", grantAll(work))
-	a := s.agent("acme", "bot")
-	w := s.worker(nil, work)
-	id := submit(t, a, "work", nil)
-	<-began
-	hasty, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
-	defer cancel()
-	if err := w.Stop(hasty); err != nil {
-		t.Logf("stop: %v", err)
-	}
-	s.worker(nil, work)
-	if r, err := wait(t, a, id); err != nil || r.Content != "done" || runs.Load() != 2 {
-		t.Errorf("got %+v, %v after %d runs", r, err, runs.Load())
+		work := fn(name, func(ctx context.Context, _ *tool.Call) (tool.Result, error) {
+			began <- struct{}{}
+			if runs.Add(1) > 1 {
+				return tool.OK("done"), nil
+			}
+			<-ctx.Done()
+			return tool.Result{}, ctx.Err()
+		}, opts...)
+		s.apply("acme", grantAll(work))
+		a := s.agent("acme", "bot")
+		w := s.worker(nil, work)
+		id := submit(t, a, name, nil)
+		<-began
+		hasty, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+		defer cancel()
+		if err := w.Stop(hasty); err != nil {
+			t.Logf("stop: %v", err)
+		}
+		s.worker(nil, work)
+		r, err := wait(t, a, id)
+		if again && (err != nil || r.Content != "done" || runs.Load() != 2) {
+			t.Errorf("idempotent: %+v, %v after %d runs", r, err, runs.Load())
+		}
+		if !again && (!errors.Is(err, errcode.WorkerLost) || runs.Load() != 1) {
+			t.Errorf("not idempotent: %+v, %v after %d runs", r, err, runs.Load())
+		}
 	}
 }
 
+// A call whose runs all fail, or whose workers vanish, is given up: after several runs of
+// an idempotent tool, and after one of any other.
 func TestACallThatKillsItsWorkersIsGivenUp(t *testing.T) {
 	s := start(t)
 	var ran atomic.Int64
-	ok := fn("ok", func(context.Context, *tool.Call) (tool.Result, error) { ran.Add(1); return tool.OK("x"), nil })
-	s.apply("acme", grantAll(ok))
+	count := func(context.Context, *tool.Call) (tool.Result, error) { ran.Add(1); return tool.OK("x"), nil }
+	again, once := fn("again", count, tool.Idempotent()), fn("once", count)
+	s.apply("acme", grantAll(again, once))
 	a := s.agent("acme", "bot")
-	id := submit(t, a, "ok", nil)
-	var c message.SubmitsConsumer
-	if err := bus.Request(t.Context(), s.nc, subject.SubmitsConsumer("ok"), nil, &c); err != nil {
-		t.Fatal(err)
-	}
-	js, err := jetstream.New(s.nc)
-	if err != nil {
-		t.Fatal(err)
-	}
-	cons, err := js.Consumer(t.Context(), c.Stream, c.Durable)
-	if err != nil {
-		t.Fatal(err)
-	}
-	for range 5 { // workers that take it and vanish
-		m, err := cons.Next(jetstream.FetchMaxWait(5 * time.Second))
-		if err != nil {
-			t.Fatal(err)
+	other := results.NewRecorder(s.nc, "acme", "bot")
+	begin := func(id string, sequence uint64, toolName, run string, idempotent bool) message.ResultClaim {
+		t.Helper()
+		mine := message.ResultClaim{CallID: id, RunID: run, Submit: sequence, Tool: toolName, Idempotent: idempotent}
+		c, err := other.Claim(t.Context(), mine)
+		if err != nil || c.State != message.ClaimGranted {
+			t.Fatalf("%+v, %v", c, err)
 		}
-		if err := m.Nak(); err != nil {
+		mine.Fence = c.Fence
+		return mine
+	}
+	failing := submit(t, a, "again", nil)
+	for i := range message.MaxSubmitTries {
+		mine := begin(failing, 1, "again", fmt.Sprint("run-", i), true)
+		mine.Release, mine.Error = true, json.RawMessage(`{"code":"timeout","message":"too slow","retryable":true}`)
+		if _, err := other.Claim(t.Context(), mine); err != nil {
 			t.Fatal(err)
 		}
 	}
-	s.worker(nil, ok)
-	if _, err := wait(t, a, id); !errors.Is(err, errcode.WorkerLost) || ran.Load() != 0 {
-		t.Errorf("got %v after %d runs", err, ran.Load())
+	vanishing := submit(t, a, "once", nil)
+	begin(vanishing, 2, "once", "gone", false)
+	s.worker(nil, again, once)
+	if _, err := wait(t, a, failing); !errors.Is(err, errcode.Timeout) || !strings.Contains(err.Error(), "too slow") {
+		t.Errorf("runs that fail: %v", err)
 	}
-	s.emptied("ok")
+	if _, err := wait(t, a, vanishing); !errors.Is(err, errcode.WorkerLost) {
+		t.Errorf("a worker that is gone: %v", err)
+	}
+	if ran.Load() != 0 {
+		t.Errorf("%d ran", ran.Load())
+	}
+	s.emptied("again")
+	s.emptied("once")
 }
 
 func TestSubmitsGoOnAfterARestartOfNATS(t *testing.T) {
@@ -549,7 +570,7 @@ func TestTheCallOfALostWorkerRunsElsewhereWithinSeconds(t *testing.T) {
 		}
 		<-ctx.Done()
 		return tool.Result{}, ctx.Err()
-	})
+	}, tool.Idempotent())
 	s.apply("acme", grantAll(work))
 	a := s.agent("acme", "bot")
 	proxy := newProxy(t, s.nats.URL())
@@ -631,8 +652,8 @@ func TestAClaimIsRenewedWhileTheCallRunsAndGivenBackAtAStop(t *testing.T) {
 	if first.CallID != "c" || first.RunID == "" || first.Submit == 0 || first.Release {
 		t.Fatalf("%+v", first)
 	}
-	if again := next(); again != first {
-		t.Errorf("got %+v, want %+v", again, first)
+	if again := next(); again.RunID != first.RunID || again.Submit != first.Submit || again.Fence == 0 {
+		t.Errorf("got %+v after %+v", again, first)
 	}
 	hasty, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
 	defer cancel()
@@ -668,7 +689,8 @@ func TestASubmittedCallIsCancelledBeforeItBegins(t *testing.T) {
 	}
 	other := results.NewRecorder(s.nc, "acme", "bot")
 	mine := message.ResultClaim{CallID: "c", RunID: "earlier", Submit: ack.Seq}
-	if c, err := other.Claim(t.Context(), mine); err != nil || c.State != message.ClaimGranted {
+	c, err := other.Claim(t.Context(), mine)
+	if err != nil || c.State != message.ClaimGranted {
 		t.Fatalf("%+v, %v", c, err)
 	}
 	heard := s.claims("acme")
@@ -686,7 +708,7 @@ func TestASubmittedCallIsCancelledBeforeItBegins(t *testing.T) {
 	if err := a.Cancel(t.Context(), "c"); err != nil {
 		t.Fatal(err)
 	}
-	mine.Release = true
+	mine.Release, mine.NotBegun, mine.Fence = true, true, c.Fence
 	if _, err := other.Claim(t.Context(), mine); err != nil {
 		t.Fatal(err)
 	}

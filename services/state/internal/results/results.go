@@ -158,30 +158,16 @@ func (h *Handler) claim(ctx context.Context, tenant, agent string, in *bus.Incom
 	}
 	ctx, cancel := context.WithTimeout(ctx, ioTimeout)
 	defer cancel()
-	if req.Keyed != nil {
-		return h.claimKeyed(ctx, tenant, agent, req)
-	}
-	state, err := h.claims.take(ctx, subject.ResultKey(tenant, agent, req.CallID), req)
+	out, err := h.claimRun(ctx, tenant, agent, req)
 	if err != nil {
 		return nil, unavailable(err)
 	}
-	if state != message.ClaimReleased {
-		// Looked for with the claim in hand: an earlier run records its end
-		// before it lets its claim go.
-		_, done, err := h.end(ctx, call{tenant, agent, req.CallID})
-		if err != nil {
-			return nil, err
-		}
-		if done {
-			state = message.ClaimDone
-		}
-	}
-	return message.ResultClaimed{State: state, LeaseMs: lease.Milliseconds()}, nil
+	return out, nil
 }
 
 // complete records a call's end, unless one is recorded.
 func (h *Handler) complete(ctx context.Context, tenant, agent string, in *bus.Incoming) (any, error) {
-	r, keyed, err := decodeEnd(in)
+	r, extra, err := decodeEnd(in)
 	if err != nil {
 		return nil, err
 	}
@@ -194,23 +180,18 @@ func (h *Handler) complete(ctx context.Context, tenant, agent string, in *bus.In
 	}
 	ctx, cancel := context.WithTimeout(ctx, ioTimeout)
 	defer cancel()
-	if keyed != nil {
-		return h.completeKeyed(ctx, tenant, agent, r, keyed)
-	}
 	key := subject.ResultKey(tenant, agent, r.CallID)
-	_, err = h.bucket.Put(ctx, key, nats.Header{}, body, h.limits.Keep, 0)
-	if err == nil {
-		return message.ResultCompleted{Recorded: true}, nil
+	if extra.Keyed != nil {
+		if err := checkKeyed(r.Tool, extra.Keyed); err != nil {
+			return nil, err
+		}
+		key = keyedKey(tenant, agent, r.Tool, extra.Keyed)
 	}
-	if !errors.Is(err, bucket.ErrRevision) {
-		return nil, unavailable(err)
-	}
-	stands, err := h.bucket.Last(ctx, key)
+	recorded, err := h.completeRun(ctx, key, r, extra.Fence)
 	if err != nil {
 		return nil, unavailable(err)
 	}
-	// The same end: an earlier try of this one whose answer was lost.
-	return message.ResultCompleted{Recorded: string(stands.Data) == string(body)}, nil
+	return message.ResultCompleted{Recorded: recorded}, nil
 }
 
 // fits refuses what is too large for a message.
@@ -222,19 +203,26 @@ func (h *Handler) fits(body []byte) error {
 }
 
 // decodeEnd reads a message.ResultComplete and checks it.
-func decodeEnd(in *bus.Incoming) (record, *message.KeyedClaim, error) {
+func decodeEnd(in *bus.Incoming) (record, endExtra, error) {
 	var whole struct {
 		record
-		Keyed *message.KeyedClaim `json:"keyed"`
+		endExtra
 	}
 	if !utf8.Valid(in.Data) {
-		return whole.record, nil, errcode.New(errcode.InvalidRequest, "the body is not valid UTF-8")
+		return whole.record, whole.endExtra, errcode.New(errcode.InvalidRequest, "the body is not valid UTF-8")
 	}
 	if err := in.Decode(&whole); err != nil {
-		return whole.record, nil, err
+		return whole.record, whole.endExtra, err
 	}
 	r, err := checkEnd(whole.record)
-	return r, whole.Keyed, err
+	return r, whole.endExtra, err
+}
+
+// endExtra is what a message.ResultComplete says beside the end.
+type endExtra struct {
+	Fence     uint64                 `json:"fence"`
+	Keyed     *message.KeyedCall     `json:"keyed"`
+	Submitted *message.SubmittedCall `json:"submitted"`
 }
 
 func checkEnd(r record) (record, error) {
@@ -324,7 +312,11 @@ func (h *Handler) end(ctx context.Context, c call) (reply any, done bool, err er
 	case m.Seq == 0 || m.Marker:
 		return nil, false, nil
 	}
-	return bus.Raw{Data: m.Data}, true, nil
+	var r record // without what is nobody's business
+	if err := json.Unmarshal(m.Data, &r); err != nil || r.State != message.ResultDone {
+		return nil, false, err
+	}
+	return r, true, nil
 }
 
 func unavailable(err error) error {
