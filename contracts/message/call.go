@@ -9,6 +9,7 @@ type CallRequest struct {
 	Arguments      json.RawMessage `json:"arguments,omitempty"`
 	TimeoutMs      int64           `json:"timeoutMs,omitempty"` // shortens the tool's own limit, never lengthens it
 	IdempotencyKey string          `json:"idempotencyKey,omitempty"`
+	WakeOnDone     bool            `json:"wakeOnDone,omitempty"` // of a submit: wake the agent when the call has ended
 }
 
 // CallReply is what a tool that ran has to say. Success false means that the

@@ -34,6 +34,9 @@ func (r *CallRequest) ReadPlain(body []byte) bool {
 		case "idempotencyKey":
 			bit = 16
 			p.IdempotencyKey, end, ok = jsontext.String(body, i)
+		case "wakeOnDone":
+			bit = 32
+			p.WakeOnDone, end, ok = jsontext.Bool(body, i)
 		}
 		ok = ok && seen&bit == 0
 		seen |= bit
@@ -96,6 +99,10 @@ func (r CallRequest) plain() (json.RawMessage, bool) {
 	w.raw("arguments", r.Arguments)
 	w.int("timeoutMs", r.TimeoutMs, true)
 	w.string("idempotencyKey", r.IdempotencyKey, true)
+	if r.WakeOnDone {
+		w.name("wakeOnDone")
+		w.b = append(w.b, "true"...)
+	}
 	return w.end(), w.ok
 }
 

@@ -77,7 +77,7 @@ func checkWrite(t *testing.T, callID, text string, raw []byte, n int64, success 
 	}
 	type request CallRequest
 	type reply CallReply
-	q := CallRequest{CallID: callID, ChatID: text, Arguments: raw, TimeoutMs: n, IdempotencyKey: text}
+	q := CallRequest{CallID: callID, ChatID: text, Arguments: raw, TimeoutMs: n, IdempotencyKey: text, WakeOnDone: success}
 	compare(q, request(q))
 	r := CallReply{CallID: callID, Success: success, Content: text, ErrorMessage: text, Data: raw, DurationMs: n}
 	compare(r, reply(r))

@@ -229,6 +229,9 @@ type SchedulerWake struct {
 	In           string `json:"in,omitempty"`           // a Go duration
 	ExpiresAfter string `json:"expiresAfter,omitempty"` // a Go duration, from when it is due
 	OpID         string `json:"opId,omitempty"`
+
+	// Source is what the wake is told of, when it is a call that has ended.
+	Source *WakeSource `json:"source,omitempty"`
 }
 
 // SchedulerWakeSent answers SchedulerWake: the wake is kept until accepted.
@@ -354,6 +357,7 @@ type ResultClaimed struct {
 	Fence   uint64       `json:"fence,omitempty"`   // granted: names this run
 	Tries   int          `json:"tries,omitempty"`   // granted: runs, this one included
 	FirstMs int64        `json:"firstMs,omitempty"` // granted: how many milliseconds ago an earlier run began; 0: there was none
+	Failed  bool         `json:"failed,omitempty"`  // done: it could not be served
 	Result  *ResultReply `json:"result,omitempty"`  // done, with an idempotency key: how it ended
 }
 
@@ -367,14 +371,22 @@ type ResultComplete struct {
 	Error     json.RawMessage `json:"error,omitempty"`
 	Fence     uint64          `json:"fence,omitempty"` // of the claim; without one it is that of whoever runs the call
 	Keyed     *KeyedCall      `json:"keyed,omitempty"` // of a call with an idempotency key
-	Submitted *SubmittedCall  `json:"submitted,omitempty"` // what is kept of a submitted call
 }
 
-// SubmittedCall is what is kept of a submitted call beside how it ended.
-type SubmittedCall struct {
-	Request    json.RawMessage `json:"request,omitempty"`    // its body, for running it again by hand; left out when it is too large
-	WakeOnDone bool            `json:"wakeOnDone,omitempty"` // wake the agent
+// ResultSettle has what follows the end of a submitted call happen, once: a call that
+// could not be served is kept among the dead, and its agent is woken if it asked for
+// that. For workers, after the end is recorded and before the message is acknowledged.
+type ResultSettle struct {
+	CallID     string          `json:"callId"`
+	Tool       string          `json:"tool"`
 	ChatID     string          `json:"chatId,omitempty"`
+	WakeOnDone bool            `json:"wakeOnDone,omitempty"` // wake the agent
+	Request    json.RawMessage `json:"request,omitempty"`    // the call's body, for running it again by hand; left out when it is too large
+}
+
+// ResultSettled answers ResultSettle.
+type ResultSettled struct {
+	Settled bool `json:"settled"`
 }
 
 // ResultCompleted answers ResultComplete; Recorded is false when another end
@@ -389,4 +401,48 @@ type ResultCompleted struct {
 type SubmitsConsumer struct {
 	Stream  string `json:"stream"`
 	Durable string `json:"durable"`
+}
+
+// States of a submitted call in a SubmitListing.
+const (
+	SubmitsWaiting = "waiting" // for a worker, or running
+	SubmitsDead    = "dead"    // could not be served
+)
+
+// SubmitList lists a tenant's submitted calls that have not ended, or that could not be
+// served and are kept for a while, oldest first.
+type SubmitList struct {
+	AgentID string `json:"agentId,omitempty"`
+	State   string `json:"state,omitempty"`  // waiting (default) or dead
+	Cursor  string `json:"cursor,omitempty"` // of the answer before
+}
+
+// SubmitListing answers SubmitList: as many as fit a message. Cursor is set when there may be
+// more.
+type SubmitListing struct {
+	Submits []SubmitEntry `json:"submits"`
+	Cursor  string        `json:"cursor,omitempty"`
+}
+
+// SubmitEntry is a submitted call.
+type SubmitEntry struct {
+	AgentID     string          `json:"agentId"`
+	CallID      string          `json:"callId"`
+	Tool        string          `json:"tool"`
+	ChatID      string          `json:"chatId,omitempty"`
+	SubmittedAt string          `json:"submittedAt,omitempty"` // RFC 3339
+	EndedAt     string          `json:"endedAt,omitempty"`     // RFC 3339, of a dead one
+	Tries       int             `json:"tries,omitempty"`       // runs begun, of a dead one
+	Error       json.RawMessage `json:"error,omitempty"`       // of a dead one
+}
+
+// SubmitRef names a submitted call: the request of redrive.
+type SubmitRef struct {
+	AgentID string `json:"agentId"`
+	CallID  string `json:"callId"`
+}
+
+// SubmitRedriven answers redrive: the call waits for a worker again, under its id.
+type SubmitRedriven struct {
+	CallID string `json:"callId"`
 }

@@ -29,6 +29,7 @@ const (
 	FamilyRegistry  = "registry"  // agent configuration
 	FamilyCatalogue = "catalogue" // tool catalogue
 	FamilyResult    = "result"    // recorded results, for workers
+	FamilySubmits   = "submits"   // submitted calls of a tenant
 	FamilyScheduler = "scheduler" // timers, jobs, wakes
 	FamilyTimer     = "timer"     // the scheduler's own
 	FamilyTick      = "tick"      // the scheduler's own
@@ -154,6 +155,9 @@ func ParseResult(s string) (tenant, agent, op, tool string, err error) {
 	}
 	return t[1], t[2], t[3], "", nil
 }
+
+// Submits is an op on a tenant's submitted calls: list, redrive.
+func Submits(tenant, op string) string { return join(FamilySubmits, tenant, op) }
 
 // Scheduler is an op on a tenant's schedules, jobs and wakes.
 func Scheduler(tenant, op string) string { return join(FamilyScheduler, tenant, op) }
@@ -397,6 +401,21 @@ func ResultKey(tenant, agent, callID string) string {
 // idempotency key, which may be any text; digest is that of the key.
 func KeyedResultKey(tenant, agent, tool, digest string) string {
 	return tenant + "." + agent + "." + tool + "." + digest
+}
+
+// DeadResultKey is a key in BucketResults for a submitted call that could not be
+// served; "*" stands for any.
+func DeadResultKey(tenant, agent, callID string) string {
+	return tenant + "." + agent + ".dead.call." + callID
+}
+
+// ParseDeadResultKey parses a DeadResultKey.
+func ParseDeadResultKey(key string) (agent, callID string, ok bool) {
+	t := strings.Split(key, ".")
+	if len(t) != 5 || t[2] != "dead" || t[3] != "call" {
+		return "", "", false
+	}
+	return t[1], t[4], true
 }
 
 // AgentKey is an agent's key in BucketAgents; the tenant's own settings stand

@@ -106,6 +106,10 @@ func CallID(id string) Option { return func(o *options) { o.req.CallID = id } }
 // of any other the result is worker_lost from then on.
 func IdempotencyKey(key string) Option { return func(o *options) { o.req.IdempotencyKey = key } }
 
+// WakeOnDone has the agent woken when a submitted call has ended, in the call's chat if it
+// has one.
+func WakeOnDone() Option { return func(o *options) { o.req.WakeOnDone = true } }
+
 // Timeout limits the call; without it, ctx and the tool's own limit do.
 func Timeout(d time.Duration) Option { return func(o *options) { o.timeout = d } }
 

@@ -206,3 +206,14 @@ func (r *Recorder) Complete(ctx context.Context, end message.ResultComplete) (bo
 	err := bus.Retry(ctx, r.nc, subject.Result(r.tenant, r.agent, "complete"), end, &out)
 	return out.Recorded, err
 }
+
+// Settle has what follows a recorded end happen; see message.ResultSettle.
+func (r *Recorder) Settle(ctx context.Context, req message.ResultSettle) error {
+	if err := r.check(req.CallID); err != nil {
+		return err
+	}
+	if int64(len(req.Request)) > bus.MaxBody(r.nc)-envelope {
+		req.Request = nil // too large to be kept
+	}
+	return bus.Retry(ctx, r.nc, subject.Result(r.tenant, r.agent, "settle"), req, nil)
+}

@@ -235,6 +235,7 @@ type submitted struct {
 	req   message.CallRequest
 	depth int
 	tries int // deliveries, this one included
+	body  json.RawMessage
 }
 
 // run runs a message's call, in a slot that is taken, and records its end. It
@@ -264,11 +265,22 @@ func (s *submits) run(h *hosted, m *nats.Msg, slot claim) (answer []byte) {
 	run := &hold{to: results.NewRecorder(s.w.nc, c.who.Tenant, c.who.Agent), claim: message.ResultClaim{
 		CallID: c.req.CallID, RunID: uuid.NewString(), Submit: sequence(m), Tool: h.def.Name, Idempotent: h.def.Idempotent,
 	}}
-	switch s.claim(log, run) {
+	state, failed := s.claim(log, run)
+	settle := func() []byte {
+		if err := s.settle(run.to, c, h.def.Name); err != nil {
+			log.Debug("submitted call not settled yet", "err", err)
+			return nak(backoff(c.tries))
+		}
+		return ackDone
+	}
+	switch state {
 	case message.ClaimGranted:
 		run.keep(func() { cancel(run.lost()) })
 		defer run.stop()
 	case message.ClaimDone:
+		if failed || c.req.WakeOnDone {
+			return settle()
+		}
 		return ackDone
 	case message.ClaimDuplicate:
 		log.Info("submitted twice: the other one runs")
@@ -313,7 +325,19 @@ func (s *submits) run(h *hosted, m *nats.Msg, slot claim) (answer []byte) {
 		return nak(backoff(c.tries))
 	}
 	run.release(false, nil)
+	if err != nil || c.req.WakeOnDone {
+		return settle()
+	}
 	return ackDone
+}
+
+// settle has what follows the call's end happen.
+func (s *submits) settle(to *results.Recorder, c submitted, tool string) error {
+	ctx, cancel := context.WithTimeout(context.Background(), recordTimeout)
+	defer cancel()
+	return to.Settle(ctx, message.ResultSettle{
+		CallID: c.req.CallID, Tool: tool, ChatID: c.req.ChatID, WakeOnDone: c.req.WakeOnDone, Request: c.body,
+	})
 }
 
 // backoff is how long a call that could not begin rests.
@@ -336,6 +360,9 @@ func (s *submits) read(ctx context.Context, h *hosted, m *nats.Msg) (submitted, 
 	if err != nil {
 		c.req.CallID = headerID(m.Header)
 		return c, fmt.Errorf("fetch the arguments: %w", err)
+	}
+	if json.Valid(body) {
+		c.body = body
 	}
 	req, depth, err := readCall(body, m.Header)
 	id := submittedID(body)
@@ -374,7 +401,7 @@ func submittedID(body []byte) string {
 // run it: ClaimDone or ClaimDuplicate; "" when this worker stops first. As long
 // as nobody answers no worker could begin the call, and giving it back would
 // count as a try; so it would while an earlier run of the message goes on.
-func (s *submits) claim(log telemetry.Logger, run *hold) string {
+func (s *submits) claim(log telemetry.Logger, run *hold) (state string, failed bool) {
 	for s.pulling.Err() == nil {
 		asked := time.Now()
 		ctx, cancel := context.WithTimeout(s.pulling, recordTimeout)
@@ -385,7 +412,7 @@ func (s *submits) claim(log telemetry.Logger, run *hold) string {
 			if c.State == message.ClaimGranted {
 				run.granted(c, asked)
 			}
-			return c.State
+			return c.State, c.Failed
 		case err == nil:
 			s.rest(runningPause)
 		default:
@@ -393,7 +420,7 @@ func (s *submits) claim(log telemetry.Logger, run *hold) string {
 			s.rest(pullPause)
 		}
 	}
-	return ""
+	return "", false
 }
 
 // record keeps trying until the end is recorded, or this worker stops.

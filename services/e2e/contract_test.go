@@ -436,6 +436,18 @@ func (s scenario) submits(a *agent.Client) {
 			s.t.Errorf("submitted %v: got %v, want %q", in, err, code)
 		}
 	}
+	s.until("what could not be served is dead", func() bool {
+		var dead message.SubmitListing
+		if err := bus.Request(ctx, s.nc, subject.Submits(acme, "list"), message.SubmitList{State: message.SubmitsDead}, &dead); err != nil {
+			s.t.Fatal(err)
+		}
+		if len(dead.Submits) == 1 {
+			s.ok(subject.Submits(acme, "redrive"), message.SubmitRef{AgentID: support, CallID: dead.Submits[0].CallID})
+		}
+		return len(dead.Submits) == 1
+	})
+	s.ok(subject.Submits(acme, "list"), message.SubmitList{AgentID: support})
+	s.refused(errcode.NotFound, subject.Submits(acme, "redrive"), message.SubmitRef{AgentID: support, CallID: "never"})
 	s.refused(errcode.NotFound, subject.Result(acme, "nobody", "get"), message.ResultGet{CallID: "never"})
 	s.until("a call that was never submitted is not found", func() bool { // pending while another may be it
 		_, err := a.Result(ctx, "never", 0)

@@ -44,6 +44,7 @@ type Config struct {
 	MaxTTL        time.Duration // longest life a write may ask for
 	ValueLimit    int64         // bytes of a store value, and of a wake in a job's outbox
 
+	DeadKeep      time.Duration // how long a submitted call is kept that could not be served
 	ResultKeep    time.Duration // how long the result of a submitted call is kept
 	ResultWaiters int           // requests that wait for a result at once
 	SubmitBytes   int64         // bytes of all submitted calls that wait, which NATS reserves
@@ -62,6 +63,7 @@ func DefaultConfig() Config {
 		MaxTTL:        30 * 24 * time.Hour,
 		ValueLimit:    256 << 10,
 		ResultKeep:    24 * time.Hour,
+		DeadKeep:      30 * 24 * time.Hour,
 		ResultWaiters: 50_000,
 		SubmitBytes:   256 << 20,
 		SubmitPending: 10_000,
@@ -81,6 +83,7 @@ func (c *Config) RegisterFlags(f *flag.FlagSet) {
 	f.DurationVar(&c.MaxTTL, "toolstate-max-ttl", d.MaxTTL, "longest life a write may ask for")
 	f.Int64Var(&c.ValueLimit, "store-value-limit", d.ValueLimit, "largest store value in `bytes`")
 	f.DurationVar(&c.ResultKeep, "result-keep", d.ResultKeep, "how long the result of a submitted call is kept")
+	f.DurationVar(&c.DeadKeep, "dead-keep", d.DeadKeep, "how long a submitted call is kept that could not be served")
 	f.IntVar(&c.ResultWaiters, "result-waiters", d.ResultWaiters, "largest `number` of requests that wait for a result at once")
 	f.Int64Var(&c.SubmitBytes, "submit-bytes", d.SubmitBytes, "`bytes` of all submitted calls that wait, which NATS reserves")
 	f.Int64Var(&c.SubmitPending, "submit-pending", d.SubmitPending, "largest `number` of submitted calls of one agent to one tool that wait")
@@ -101,6 +104,7 @@ func (c Config) Validate() error {
 	bad(c.MinTTL >= time.Millisecond, "toolstate-min-ttl %s: must be at least 1ms", c.MinTTL)
 	bad(c.MinTTL <= c.DefaultTTL && c.DefaultTTL <= c.MaxTTL, "toolstate-ttl %s: must be from %s to %s", c.DefaultTTL, c.MinTTL, c.MaxTTL)
 	bad(c.ResultKeep >= time.Second, "result-keep %s: must be at least 1s", c.ResultKeep)
+	bad(c.DeadKeep >= time.Second, "dead-keep %s: must be at least 1s", c.DeadKeep)
 	bad(c.ResultWaiters >= 1, "result-waiters %d: must be at least 1", c.ResultWaiters)
 	bad(c.SubmitBytes >= 1<<20, "submit-bytes %d: must be at least 1 MiB", c.SubmitBytes)
 	bad(c.SubmitPending >= 1, "submit-pending %d: must be at least 1", c.SubmitPending)
@@ -176,7 +180,7 @@ func (s *Service) start(ctx context.Context) error {
 		return err
 	}
 	ends, err := results.Open(ctx, js, s.cfg.Replicas, results.Limits{
-		Keep: s.cfg.ResultKeep, Waiters: s.cfg.ResultWaiters,
+		Keep: s.cfg.ResultKeep, KeepDead: s.cfg.DeadKeep, Waiters: s.cfg.ResultWaiters,
 	}, waiting, s.stats, s.log)
 	if err != nil {
 		return err
@@ -193,6 +197,7 @@ func (s *Service) start(ctx context.Context) error {
 		{Name: "toolstate", Subject: subject.ToolState("*", "*"), Handler: scratch.Serve},
 		{Name: "store", Subject: subject.Store("*", "*", "*", "*"), Handler: durable.Serve},
 		{Name: "result", Subject: subject.Result("*", "*", "*"), Handler: ends.ServeWorker},
+		{Name: "submits", Subject: subject.Submits("*", "*"), Handler: ends.ServeSubmits},
 		{Name: "agent-result", Subject: subject.AgentResult("*", "*", "*"), Handler: ends.ServeAgent},
 	} {
 		if err := srv.Handle(e); err != nil {

@@ -277,6 +277,9 @@ func (a *API) wake(ctx context.Context, tenant string, in message.SchedulerWake)
 	id := hex.EncodeToString(sum[:12])
 	w.WakeID = tenant + "." + in.AgentID + "." + id
 	w.Source = message.WakeSource{Kind: message.SourceAPI, ID: id}
+	if s := in.Source; s != nil {
+		w.Source = *s
+	}
 	out := message.SchedulerWakeSent{WakeID: w.WakeID}
 	if !due.After(now) {
 		return out, a.mail.Put(ctx, tenant, in.AgentID, w)
@@ -321,6 +324,13 @@ func readWake(in message.SchedulerWake, now time.Time) (due time.Time, w message
 	}
 	if in.OpID != "" {
 		check(subject.CheckFree("opId", in.OpID))
+	}
+	if s := in.Source; s != nil {
+		if s.Kind != message.SourceCall {
+			bad("source.kind", `must be "call"`)
+		}
+		check(subject.CheckName("source.id", s.ID))
+		check(subject.CheckName("source.tool", s.Tool))
 	}
 	due = now
 	switch {

@@ -29,12 +29,17 @@ type Submits interface {
 	Consumer(ctx context.Context, tool string) (message.SubmitsConsumer, error)
 	// Waiting tells whether an agent has submitted calls that have not ended.
 	Waiting(ctx context.Context, tenant, agent string) (bool, error)
+	// Walk hands the calls that have not ended to visit, oldest first; agent may be "*".
+	Walk(ctx context.Context, tenant, agent string, from uint64, visit func(*jetstream.RawStreamMsg) bool) error
+	// Submit stores a call again.
+	Submit(ctx context.Context, tenant, agent, tool, callID string, body []byte) error
 }
 
 // Limits bound results and those who wait for them.
 type Limits struct {
-	Keep    time.Duration // how long a result is kept
-	Waiters int           // requests that wait at once; more are overloaded
+	Keep     time.Duration // how long a result is kept
+	KeepDead time.Duration // how long a submitted call is kept that could not be served
+	Waiters  int           // requests that wait at once; more are overloaded
 }
 
 // maxWait is the longest a request may wait.
@@ -51,6 +56,7 @@ type Handler struct {
 	submits Submits
 	limits  Limits
 	waiters *waiters
+	cancels *nats.Subscription
 	stats   *opstats.Stats
 }
 
@@ -79,12 +85,19 @@ func Open(ctx context.Context, js jetstream.JetStream, replicas int, limits Limi
 	if h.waiters, err = newWaiters(h.nc, limits.Waiters, h.look, log); err != nil {
 		return nil, err
 	}
+	if h.cancels, err = h.nc.QueueSubscribe(subject.AgentCancel("*", "*", "*"), "state-cancels", h.hearCancel); err != nil {
+		h.waiters.close()
+		return nil, err
+	}
 	return h, nil
 }
 
 // Close answers those who wait with what is known, and returns when nothing
 // runs any more.
-func (h *Handler) Close() { h.waiters.close() }
+func (h *Handler) Close() {
+	_ = h.cancels.Unsubscribe() // an error means that the connection is gone
+	h.waiters.close()
+}
 
 // record is what is stored: a message.ResultReply, with what the worker sent as
 // it came.
@@ -111,6 +124,8 @@ func (h *Handler) ServeWorker(ctx context.Context, in *bus.Incoming) (any, error
 		return h.count(op, func() (any, error) { return h.claim(ctx, tenant, agent, in) })
 	case "complete":
 		return h.count(op, func() (any, error) { return h.complete(ctx, tenant, agent, in) })
+	case "settle":
+		return h.count(op, func() (any, error) { return h.settle(ctx, tenant, agent, in) })
 	case "get":
 		return h.count(op, func() (any, error) {
 			var req message.ResultGet
@@ -220,9 +235,8 @@ func decodeEnd(in *bus.Incoming) (record, endExtra, error) {
 
 // endExtra is what a message.ResultComplete says beside the end.
 type endExtra struct {
-	Fence     uint64                 `json:"fence"`
-	Keyed     *message.KeyedCall     `json:"keyed"`
-	Submitted *message.SubmittedCall `json:"submitted"`
+	Fence uint64             `json:"fence"`
+	Keyed *message.KeyedCall `json:"keyed"`
 }
 
 func checkEnd(r record) (record, error) {

@@ -183,6 +183,7 @@ func (r runRecord) conflicts(k *message.KeyedCall) bool {
 // runEnd answers with how a call ended.
 func (h *Handler) runEnd(out message.ResultClaimed, r runRecord, req message.ResultClaim, err error) (message.ResultClaimed, error) {
 	out.State, out.Fence, out.FirstMs, out.Tries = message.ClaimDone, 0, 0, 0
+	out.Failed = err == nil && r.failed()
 	if err != nil || req.Keyed == nil {
 		return out, err
 	}

@@ -8,7 +8,9 @@ import (
 	"errors"
 	"time"
 
+	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
+	"github.com/synadia-io/orbit.go/jetstreamext"
 
 	"github.com/toolbus/toolbus/contracts/errcode"
 	"github.com/toolbus/toolbus/contracts/message"
@@ -32,6 +34,7 @@ const (
 
 // Submits is the stream.
 type Submits struct {
+	js     jetstream.JetStream
 	stream jetstream.Stream
 }
 
@@ -55,6 +58,7 @@ func StreamConfig(replicas int, limits Limits) jetstream.StreamConfig {
 		MaxMsgSize:           limits.MsgSize,
 		MaxConsumers:         -1,
 		Duplicates:           100 * time.Millisecond,
+		AllowDirect:          true, // for lists
 	}
 }
 
@@ -64,7 +68,7 @@ func Open(ctx context.Context, js jetstream.JetStream, replicas int, limits Limi
 	if err != nil {
 		return nil, err
 	}
-	return &Submits{stream: st}, nil
+	return &Submits{js: js, stream: st}, nil
 }
 
 const (
@@ -117,4 +121,47 @@ func (s *Submits) Waiting(ctx context.Context, tenant, agent string) (bool, erro
 		return false, errcode.Wrap(errcode.Unavailable, err, "JetStream: %v", err)
 	}
 	return len(info.State.Subjects) > 0, nil
+}
+
+// page is how many messages are asked for at once.
+const page = 256
+
+// Walk hands the submitted calls of a tenant that have not ended to visit, oldest first,
+// from a sequence of the stream on, until it returns false. agent may be "*". Replicas
+// may answer a little behind the leader.
+func (s *Submits) Walk(ctx context.Context, tenant, agent string, from uint64, visit func(*jetstream.RawStreamMsg) bool) error {
+	for seq := max(from, 1); ; {
+		msgs, err := jetstreamext.GetBatch(ctx, s.js, subject.StreamSubmits, page,
+			jetstreamext.GetBatchSubject(subject.AgentSubmit(tenant, agent, "*")), jetstreamext.GetBatchSeq(seq))
+		if err != nil {
+			return err
+		}
+		n := 0
+		for m, err := range msgs {
+			if errors.Is(err, jetstreamext.ErrNoMessages) {
+				return nil
+			}
+			if err != nil {
+				return errcode.Wrap(errcode.Unavailable, err, "JetStream: %v", err)
+			}
+			seq = m.Sequence + 1
+			if n++; !visit(m) {
+				return nil
+			}
+		}
+		if n < page {
+			return nil
+		}
+	}
+}
+
+// Submit stores a call again.
+func (s *Submits) Submit(ctx context.Context, tenant, agent, tool, callID string, body []byte) error {
+	m := nats.NewMsg(subject.AgentSubmit(tenant, agent, tool))
+	m.Header.Set(message.HeaderCallID, callID)
+	m.Data = body
+	if _, err := s.js.PublishMsg(ctx, m); err != nil {
+		return errcode.Wrap(errcode.Unavailable, err, "JetStream: %v", err)
+	}
+	return nil
 }

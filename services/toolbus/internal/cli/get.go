@@ -21,7 +21,7 @@ import (
 const agentsPage = 50
 
 func (a *app) get() *cobra.Command {
-	cmd := &cobra.Command{Use: "get", Short: "Show agents, tools, jobs or wakes", RunE: needsVerb}
+	cmd := &cobra.Command{Use: "get", Short: "Show agents, tools, jobs, wakes or submits", RunE: needsVerb}
 	cmd.AddCommand(&cobra.Command{
 		Use: "agents [AGENT]", Aliases: []string{"agent"}, Short: "Show the tenant's agents, or one; -o json prints their configuration",
 		Args: args(0, "agent"), RunE: a.do(a.getAgents),
@@ -31,7 +31,7 @@ func (a *app) get() *cobra.Command {
 	}, &cobra.Command{
 		Use: "jobs", Aliases: []string{"job"}, Short: "Show the schedules and jobs of the tenant's agents, or with --agent those of one",
 		Args: args(0), RunE: a.do(a.getJobs),
-	}, a.getWakes())
+	}, a.getWakes(), a.getSubmits())
 	return cmd
 }
 

@@ -14,6 +14,7 @@ import (
 	"github.com/toolbus/toolbus/contracts/message"
 	"github.com/toolbus/toolbus/contracts/subject"
 	"github.com/toolbus/toolbus/pkg/agent"
+	"github.com/toolbus/toolbus/pkg/bus"
 )
 
 // submitReply is what submit prints with -o json.
@@ -23,7 +24,7 @@ type submitReply struct {
 
 func (a *app) submit() *cobra.Command {
 	var id string
-	var wait bool
+	var wait, wake bool
 	cmd := &cobra.Command{
 		Use:   "submit TOOL [JSON|-|@FILE]",
 		Short: "Hand over a call that must survive, and print its id",
@@ -40,6 +41,8 @@ A submit that ends as unavailable may be sent again with the same --call-id.`,
 	cmd.Flags().BoolVar(&wait, "wait", false, "wait for the call's end")
 	a.progressFlag(cmd)
 	a.keyFlag(cmd)
+	cmd.Flags().BoolVar(&wake, "wake-on-done", false, "wake the agent when the call has ended")
+	cmd.AddCommand(a.redrive())
 	cmd.RunE = a.do(func(ctx context.Context, args []string) error {
 		tool, arguments, opts, err := a.toolCall(args)
 		if err != nil {
@@ -50,6 +53,9 @@ A submit that ends as unavailable may be sent again with the same --call-id.`,
 				return err
 			}
 			opts = append(opts, agent.CallID(id))
+		}
+		if wake {
+			opts = append(opts, agent.WakeOnDone())
 		}
 		return a.withAgent(ctx, func(client *agent.Client) error {
 			id, err := client.Submit(ctx, tool, arguments, opts...)
@@ -152,4 +158,90 @@ cancelled. One that has ended, or waits for a worker, is not changed.`,
 			})
 		}),
 	}
+}
+
+func (a *app) redrive() *cobra.Command {
+	return &cobra.Command{
+		Use: "redrive CALLID", Short: "Run a submitted call again that could not be served",
+		Example: `  toolbus get submits --dead -t acme
+  toolbus submit redrive 0b4c7e5e-3a0f-4b5e-9d1f-5d1f6e1f2a3b -t acme -a support`,
+		Args: args(1, "callId"),
+		RunE: a.do(func(ctx context.Context, args []string) error {
+			tenant, err := a.tenant()
+			if err != nil {
+				return err
+			}
+			name, err := a.agent()
+			if err != nil {
+				return err
+			}
+			var reply message.SubmitRedriven
+			if err := a.ask(ctx, subject.Submits(tenant, "redrive"), message.SubmitRef{AgentID: name, CallID: args[0]}, &reply); err != nil {
+				return err
+			}
+			return a.print(reply, func(w io.Writer) { line(w, reply.CallID) })
+		}),
+	}
+}
+
+func (a *app) getSubmits() *cobra.Command {
+	var dead bool
+	cmd := &cobra.Command{
+		Use: "submits", Aliases: []string{"submit"}, Short: "Show the tenant's submitted calls that have not ended, or with --dead those that could not be served",
+		Args: args(0),
+	}
+	cmd.Flags().BoolVar(&dead, "dead", false, "those that could not be served")
+	cmd.RunE = a.do(func(ctx context.Context, _ []string) error {
+		tenant, err := a.tenant()
+		if err != nil {
+			return err
+		}
+		nc, err := a.connect(ctx)
+		if err != nil {
+			return err
+		}
+		defer nc.Close()
+		req := message.SubmitList{State: message.SubmitsWaiting}
+		if dead {
+			req.State = message.SubmitsDead
+		}
+		if a.given("agent") {
+			if req.AgentID, err = a.agent(); err != nil {
+				return err
+			}
+		}
+		all := message.SubmitListing{Submits: []message.SubmitEntry{}}
+		for {
+			var page message.SubmitListing
+			if err := bus.Retry(ctx, nc, subject.Submits(tenant, "list"), req, &page); err != nil {
+				return err
+			}
+			all.Submits = append(all.Submits, page.Submits...)
+			if page.Cursor == "" {
+				break
+			}
+			if page.Cursor == req.Cursor {
+				return errcode.New(errcode.Internal, "the list of submits does not move on")
+			}
+			req.Cursor = page.Cursor
+		}
+		return a.print(all, func(w io.Writer) {
+			var lines [][]any
+			for _, s := range all.Submits {
+				if dead {
+					var e errcode.Error
+					_ = json.Unmarshal(s.Error, &e)
+					lines = append(lines, []any{s.CallID, s.AgentID, s.Tool, s.Tries, toSecond(s.EndedAt), string(e.Code) + ": " + firstLine(e.Message)})
+				} else {
+					lines = append(lines, []any{s.CallID, s.AgentID, s.Tool, toSecond(s.SubmittedAt)})
+				}
+			}
+			if dead {
+				rows(w, "CALL AGENT TOOL RUNS ENDED ERROR", lines)
+			} else {
+				rows(w, "CALL AGENT TOOL SUBMITTED", lines)
+			}
+		})
+	})
+	return cmd
 }
