@@ -248,6 +248,7 @@ type submitted struct {
 // run runs a message's call, in a slot that is taken, and records its end. It
 // returns the answer to the consumer.
 func (s *submits) run(h *hosted, m *nats.Msg) (answer []byte) {
+	begun := time.Now()
 	ran := false
 	defer func() {
 		if !ran {
@@ -297,11 +298,11 @@ func (s *submits) run(h *hosted, m *nats.Msg) (answer []byte) {
 	if err == nil {
 		ran = true // call gives the slot back
 		var reply message.CallReply
-		var begun bool
-		reply, begun, err = s.w.call(ctx, h, c.who, c.req, c.depth)
+		var started bool
+		reply, started, err = s.w.call(ctx, h, c.who, c.req, c.depth)
 		if err == nil {
 			end.Reply = &reply
-		} else if !begun && errcode.From(err).Retryable && c.tries < maxDeliveries {
+		} else if !started && errcode.From(err).Retryable && c.tries < maxDeliveries {
 			log.Debug("submitted call put off", "err", err)
 			return nak(backoff(c.tries))
 		}
@@ -316,6 +317,11 @@ func (s *submits) run(h *hosted, m *nats.Msg) (answer []byte) {
 		log.Error("end of a submitted call not recorded: it will run again", "err", err)
 		return nak(backoff(c.tries))
 	}
+	success, size := false, 0
+	if r := end.Reply; r != nil {
+		success, size = r.Success, len(r.Content)+len(r.Data)+len(r.ErrorMessage)
+	}
+	s.w.audit(c.who, h, called(c.who, c.req, success, size, err, begun), c.req.Arguments)
 	return ackDone
 }
 
