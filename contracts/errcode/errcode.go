@@ -98,6 +98,7 @@ type Details struct {
 	Limit      *int64       `json:"limit,omitempty"`      // too_large, quota_exceeded: the limit, in the unit the message names
 	Actual     *int64       `json:"actual,omitempty"`     // too_large, quota_exceeded: what was asked for
 	RetryAfter string       `json:"retryAfter,omitempty"` // overloaded: a Go duration
+	NotStarted bool         `json:"notStarted,omitempty"` // the tool has not begun: calling again repeats nothing
 }
 
 // Error is a request that could not be served. Its JSON form is the value of

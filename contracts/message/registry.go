@@ -83,6 +83,10 @@ type ToolDefinition struct {
 	Version     string          `json:"version,omitempty"`
 	TimeoutMs   int64           `json:"timeoutMs,omitempty"`
 	Jobs        []JobDefinition `json:"jobs,omitempty"` // background checks it offers
+
+	// SettingsSchema is the JSON Schema of what an agent's configuration may say of
+	// the tool; without one it may say anything.
+	SettingsSchema json.RawMessage `json:"settingsSchema,omitempty"`
 }
 
 // AgentToolsReply answers agent.<tenant>.<agent>.tools: the tools granted to

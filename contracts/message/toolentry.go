@@ -24,6 +24,9 @@ type ToolEntry struct {
 	Limit    time.Duration   `json:"-"` // Timeout as read
 }
 
+// ReservedSettings are the fields of a ToolEntry that are no settings.
+var ReservedSettings = []string{"pinned", "timeout", "maxConcurrent"}
+
 // ParseToolEntry reads the entry of a tool. Errors: invalid_request naming the
 // field, as in timeout.
 func ParseToolEntry(raw json.RawMessage) (ToolEntry, error) {

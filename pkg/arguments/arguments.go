@@ -32,25 +32,28 @@ type Schema struct {
 
 // Compile compiles a tool's input schema. References may point inside the
 // schema only. The error is invalid_request on inputSchema.
-func Compile(schema json.RawMessage) (*Schema, error) {
+func Compile(schema json.RawMessage) (*Schema, error) { return CompileField("inputSchema", schema) }
+
+// CompileField is Compile for another field.
+func CompileField(field string, schema json.RawMessage) (*Schema, error) {
 	doc, err := jsonschema.UnmarshalJSON(bytes.NewReader(schema))
 	if err != nil {
-		return nil, errcode.Field("inputSchema", "is not valid JSON: %v", err)
+		return nil, errcode.Field(field, "is not valid JSON: %v", err)
 	}
 	obj, ok := doc.(map[string]any)
 	if !ok {
-		return nil, errcode.Field("inputSchema", "must be an object")
+		return nil, errcode.Field(field, "must be an object")
 	}
 	const url = "toolbus:///input"
 	c := jsonschema.NewCompiler()
 	c.DefaultDraft(jsonschema.Draft2020)
 	c.UseLoader(noLoader{})
 	if err := c.AddResource(url, doc); err != nil {
-		return nil, errcode.Field("inputSchema", "%v", err)
+		return nil, errcode.Field(field, "%v", err)
 	}
 	compiled, err := c.Compile(url)
 	if err != nil {
-		return nil, errcode.Field("inputSchema", "%s", oneLine(err.Error()))
+		return nil, errcode.Field(field, "%s", oneLine(err.Error()))
 	}
 	return &Schema{compiled: compiled, doc: obj, plain: newPlain(obj), defaults: bytes.Contains(schema, []byte(`"default"`))}, nil
 }
@@ -171,7 +174,7 @@ func (s *Schema) faults(e *jsonschema.ValidationError, root any, out []errcode.F
 	switch k := e.ErrorKind.(type) {
 	case *kind.Required:
 		for _, m := range k.Missing {
-			add(join(path, m), "is required")
+			add(join(path, m), isRequired)
 		}
 		return out
 	case *kind.AdditionalProperties:

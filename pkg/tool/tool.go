@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/toolbus/toolbus/contracts/errcode"
+	"github.com/toolbus/toolbus/contracts/message"
 	"github.com/toolbus/toolbus/contracts/subject"
 )
 
@@ -36,6 +37,11 @@ type Definition struct {
 	Internal    bool            // for other tools only, unless an agent's configuration lists it
 	Version     string          // optional; shown in the catalogue
 
+	// SettingsSchema is the JSON Schema of the tool's settings, an object; nil lets
+	// an agent's configuration say anything. Configurations that do not fit are
+	// refused, and defaults are filled in.
+	SettingsSchema json.RawMessage
+
 	Timeout       time.Duration // a call's limit; 0: the worker's default
 	MaxConcurrent int           // calls at once in one worker; 0: the worker's default
 }
@@ -51,16 +57,34 @@ func (d Definition) Validate() error {
 	if d.Timeout < 0 || d.MaxConcurrent < 0 {
 		return errcode.Field("timeout", "timeout and maxConcurrent must not be negative")
 	}
-	var s struct {
-		Type any `json:"type"`
+	if _, err := objectSchema("inputSchema", d.InputSchema); err != nil || d.SettingsSchema == nil {
+		return err
 	}
-	if err := json.Unmarshal(d.InputSchema, &s); err != nil {
-		return errcode.Field("inputSchema", "is not a JSON Schema object: %v", err)
+	settings, err := objectSchema("settingsSchema", d.SettingsSchema)
+	if err != nil {
+		return err
 	}
-	if s.Type != "object" {
-		return errcode.Field("inputSchema", `needs "type": "object"`)
+	for _, name := range message.ReservedSettings {
+		if _, ok := settings[name]; ok {
+			return errcode.Field("settingsSchema", "has the property %q, which is the runtime's own", name)
+		}
 	}
 	return nil
+}
+
+// objectSchema returns the properties of an object's schema.
+func objectSchema(field string, schema json.RawMessage) (map[string]json.RawMessage, error) {
+	var s struct {
+		Type       any                        `json:"type"`
+		Properties map[string]json.RawMessage `json:"properties"`
+	}
+	if err := json.Unmarshal(schema, &s); err != nil {
+		return nil, errcode.Field(field, "is not a JSON Schema object: %v", err)
+	}
+	if s.Type != "object" {
+		return nil, errcode.Field(field, `needs "type": "object"`)
+	}
+	return s.Properties, nil
 }
 
 // Option refines a tool made by New.
@@ -86,6 +110,20 @@ func Version(v string) Option { return func(o *options) { o.Version = v } }
 
 // Schema replaces the schema derived from the argument type.
 func Schema(s json.RawMessage) Option { return func(o *options) { o.InputSchema = s } }
+
+// Settings declares the tool's settings as a struct, whose schema is derived as that
+// of arguments is: a configuration that does not fit is refused when it is applied. A
+// string may be a {"$secret":"…"}. Read them with Call.BindSettings.
+func Settings[T any]() Option {
+	s, err := schemaFor(reflect.TypeFor[T]())
+	if err != nil {
+		panic(fmt.Sprintf("settings: %v", err)) // a programming error, as in New
+	}
+	return SettingsSchema(s)
+}
+
+// SettingsSchema is Settings with a schema of its own.
+func SettingsSchema(s json.RawMessage) Option { return func(o *options) { o.SettingsSchema = s } }
 
 // New builds a Tool from a function whose arguments are a struct. The JSON
 // Schema is derived from In's fields:

@@ -24,9 +24,12 @@ type active struct {
 	h   *hosted
 	end func(res tool.Result, ran bool, err error) // called once
 
-	ctx    context.Context // the tool's
+	begun  time.Time
+	inner  context.Context
+	ctx    context.Context // the tool's: inner until the deadline
 	late   error           // the cause when the deadline passes
 	redact redactor
+	slot   claim
 
 	mu       sync.Mutex
 	over     bool
@@ -61,13 +64,14 @@ func (c untilContext) Err() error {
 // publishes beats there, the first one after a while. ctx gives values only: the
 // worker's end is told by running.
 func (w *Worker) begin(ctx context.Context, h *hosted, key callKey, timeout time.Duration, end func(tool.Result, bool, error)) *active {
-	a := &active{entry: entry{key: key}, w: w, h: h, end: end, late: h.late, deadline: time.Now().Add(timeout)}
+	a := &active{entry: entry{key: key}, w: w, h: h, end: end, late: h.late, begun: time.Now()}
+	a.deadline = a.begun.Add(timeout)
 	a.active = a
 	if timeout != h.timeout {
 		a.late = h.tooLate(timeout)
 	}
 	inner, cancel := context.WithCancelCause(ctx)
-	a.ctx, a.cancel = untilContext{inner, a.deadline}, cancel
+	a.inner, a.ctx, a.cancel = inner, untilContext{inner, a.deadline}, cancel
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.timer = time.AfterFunc(timeout, a.tick)
@@ -75,6 +79,19 @@ func (w *Worker) begin(ctx context.Context, h *hosted, key callKey, timeout time
 		a.cancel(err)
 	}
 	return a
+}
+
+// within shortens the call's time to limit, from its beginning.
+func (a *active) within(limit time.Duration) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	until := a.begun.Add(limit)
+	if a.over || !until.Before(a.deadline) {
+		return
+	}
+	a.deadline, a.late = until, a.h.tooLate(limit)
+	a.ctx = untilContext{a.inner, until}
+	a.timer.Reset(0) // tick sees what is next
 }
 
 // beatTo has the call publish beats.
@@ -103,8 +120,9 @@ func (a *active) tick() {
 		return
 	}
 	if !now.Before(a.deadline) {
+		late := a.late
 		a.mu.Unlock()
-		a.cut(a.late)
+		a.cut(late)
 		return
 	}
 	defer a.mu.Unlock()
@@ -159,20 +177,21 @@ func (a *active) run(call *tool.Call) {
 	a.running = true
 	a.mu.Unlock()
 	if a.ctx.Err() != nil { // cut before running was seen
-		<-a.h.slots
+		a.w.slots.release(a.slot, 0)
 		a.finish(tool.Result{}, false, ended(a.ctx))
 		return
 	}
 	var res tool.Result
 	var err error
 	returned := false
+	begun := time.Now()
 	defer func() {
 		if p := recover(); p != nil {
 			err = a.h.panicked(a.key.id, p, a.redact)
 		} else if !returned { // runtime.Goexit
 			err = a.h.noAnswer()
 		}
-		<-a.h.slots
+		a.w.slots.release(a.slot, time.Since(begun))
 		if err != nil {
 			err = a.h.failure(a.ctx, a.key.id, err, a.redact)
 		}

@@ -20,6 +20,12 @@ type Config struct {
 	// MaxConcurrent limits the calls at once of a tool that has no limit of its
 	// own. Calls beyond it wait for a slot until their deadline.
 	MaxConcurrent int
+	// MaxCalls limits the calls at once of all tools; 0: no limit. Those beyond it
+	// wait, each tenant's in a line of its own.
+	MaxCalls int
+	// MaxPerTenant limits the calls at once of one tenant; 0: as many as there is
+	// room for, and a fair share when there is not.
+	MaxPerTenant int
 	// MaxBody is the largest argument list or result, in bytes.
 	MaxBody int64
 	// SecretsDir holds a file per secret that {"$secret":"name"} in settings
@@ -44,6 +50,8 @@ func (c *Config) RegisterFlags(f *flag.FlagSet) {
 	f.StringVar(&c.Name, "name", c.Name, "service `name` shown by nats micro")
 	f.DurationVar(&c.Timeout, "call-timeout", c.Timeout, "limit of a call whose tool has none of its own")
 	f.IntVar(&c.MaxConcurrent, "max-concurrent", c.MaxConcurrent, "calls at once of a tool that has no limit of its own")
+	f.IntVar(&c.MaxCalls, "max-calls", c.MaxCalls, "calls at once of all tools; 0 for no limit")
+	f.IntVar(&c.MaxPerTenant, "max-per-tenant", c.MaxPerTenant, "calls at once of one tenant; 0 for no limit but a fair share")
 	f.Int64Var(&c.MaxBody, "max-body", c.MaxBody, "largest argument list or result, in `bytes`")
 	f.StringVar(&c.SecretsDir, "secrets-dir", c.SecretsDir, "`folder` with one file per secret that settings name")
 }
@@ -58,6 +66,10 @@ func (c Config) Validate() error {
 		return errcode.Field("call-timeout", "must be positive")
 	case c.MaxConcurrent <= 0:
 		return errcode.Field("max-concurrent", "must be positive")
+	case c.MaxCalls < 0:
+		return errcode.Field("max-calls", "must not be negative")
+	case c.MaxPerTenant < 0:
+		return errcode.Field("max-per-tenant", "must not be negative")
 	case c.MaxBody < 1024:
 		return errcode.Field("max-body", "must be at least 1024")
 	}

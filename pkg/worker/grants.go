@@ -30,7 +30,7 @@ type agentKey struct{ tenant, agent string }
 
 // grants knows what the registry grants to each agent.
 type grants struct {
-	configs *cache.Cache[agentKey, message.AgentEntry]
+	configs *cache.Cache[agentKey, *agentConfig]
 
 	mu     sync.Mutex
 	asked  map[agentKey]time.Time // when a refusal last asked the registry
@@ -40,17 +40,19 @@ type grants struct {
 // round is one question to the registry that the refusals of an agent share. All
 // of them were there before it is asked.
 type round struct {
-	done  chan struct{}
-	entry message.AgentEntry
-	err   error
+	done   chan struct{}
+	config *agentConfig
+	err    error
 }
 
 func newGrants(nc *nats.Conn) (*grants, error) {
 	g := &grants{asked: map[agentKey]time.Time{}, rounds: map[agentKey]*round{}}
-	g.configs = cache.New(maxConfigAge, func(ctx context.Context, k agentKey) (message.AgentEntry, error) {
+	g.configs = cache.New(maxConfigAge, func(ctx context.Context, k agentKey) (*agentConfig, error) {
 		var e message.AgentEntry
-		err := bus.Retry(ctx, nc, subject.Registry(k.tenant, "get"), message.RegistryGet{AgentID: k.agent}, &e)
-		return e, err
+		if err := bus.Retry(ctx, nc, subject.Registry(k.tenant, "get"), message.RegistryGet{AgentID: k.agent}, &e); err != nil {
+			return nil, err
+		}
+		return newAgentConfig(e), nil
 	})
 	_, err := nc.Subscribe(subject.ChangesAgents(), func(m *nats.Msg) {
 		switch tenant, agent, err := subject.ParseChangesAgent(m.Subject); {
@@ -69,42 +71,66 @@ func newGrants(nc *nats.Conn) (*grants, error) {
 
 func (g *grants) drop() { g.configs.Drop() }
 
-// settings returns the settings of a tool for an agent, or why it may not be
+// agentConfig is an agent's configuration, its tools' entries read.
+type agentConfig struct {
+	tools map[string]grantedTool
+}
+
+type grantedTool struct {
+	message.ToolEntry
+	fault error // why the entry is none
+}
+
+func newAgentConfig(e message.AgentEntry) *agentConfig {
+	c := &agentConfig{tools: make(map[string]grantedTool, len(e.Config.Tools))}
+	for name, raw := range e.Config.Tools {
+		t, err := message.ParseToolEntry(raw)
+		c.tools[name] = grantedTool{t, err}
+	}
+	return c
+}
+
+// noEntry is that of an internal tool that the configuration does not name.
+var noEntry = message.ToolEntry{Settings: json.RawMessage("{}")}
+
+// entry returns what an agent's configuration says of a tool, or why it may not be
 // called: not_found for an unknown agent, not_allowed for a tool not granted.
-func (g *grants) settings(ctx context.Context, who subject.Agent, def tool.Definition) (json.RawMessage, error) {
+func (g *grants) entry(ctx context.Context, who subject.Agent, def tool.Definition) (message.ToolEntry, error) {
 	k := agentKey{who.Tenant, who.Agent}
-	entry, err := g.configs.Get(ctx, k)
-	s, err := grant(who, def, entry, err)
+	config, err := g.configs.Get(ctx, k)
+	s, err := grant(who, def, config, err)
 	refused := errors.Is(err, errcode.NotAllowed) || errors.Is(err, errcode.NotFound)
 	if !refused {
 		return s, err
 	}
 	// The refusal may rest on a configuration that has just changed.
-	entry, err = g.askAgain(ctx, k)
-	return grant(who, def, entry, err)
+	config, err = g.askAgain(ctx, k)
+	return grant(who, def, config, err)
 }
 
-func grant(who subject.Agent, def tool.Definition, entry message.AgentEntry, err error) (json.RawMessage, error) {
+func grant(who subject.Agent, def tool.Definition, config *agentConfig, err error) (message.ToolEntry, error) {
 	if errors.Is(err, errcode.NotFound) {
-		return nil, errcode.New(errcode.NotFound, "no agent %q in tenant %q", who.Agent, who.Tenant)
+		return noEntry, errcode.New(errcode.NotFound, "no agent %q in tenant %q", who.Agent, who.Tenant)
 	}
 	if err != nil {
-		return nil, fmt.Errorf("configuration of agent %s: %w", who.Agent, err)
+		return noEntry, fmt.Errorf("configuration of agent %s: %w", who.Agent, err)
 	}
-	settings, listed := entry.Config.Tools[def.Name]
+	t, listed := config.tools[def.Name]
 	switch {
-	case listed && len(settings) > 0 && string(settings) != "null":
-		return settings, nil
-	case listed, who.Family == subject.FamilyWorker && def.Internal:
-		return json.RawMessage("{}"), nil
+	case listed && t.fault != nil:
+		return noEntry, fmt.Errorf("configuration of agent %s, tool %s: %w", who.Agent, def.Name, t.fault)
+	case listed:
+		return t.ToolEntry, nil
+	case who.Family == subject.FamilyWorker && def.Internal:
+		return noEntry, nil
 	}
-	return nil, errcode.New(errcode.NotAllowed, "agent %q has no tool %q", who.Agent, def.Name)
+	return noEntry, errcode.New(errcode.NotAllowed, "agent %q has no tool %q", who.Agent, def.Name)
 }
 
 // askAgain asks the registry after the call has come in, so that a grant counts
 // as soon as apply has answered; a call too soon after another refusal waits for
 // its turn, at most askAgainEvery.
-func (g *grants) askAgain(ctx context.Context, k agentKey) (message.AgentEntry, error) {
+func (g *grants) askAgain(ctx context.Context, k agentKey) (*agentConfig, error) {
 	g.mu.Lock()
 	r := g.rounds[k]
 	if r == nil {
@@ -115,9 +141,9 @@ func (g *grants) askAgain(ctx context.Context, k agentKey) (message.AgentEntry, 
 	g.mu.Unlock()
 	select {
 	case <-r.done:
-		return r.entry, r.err
+		return r.config, r.err
 	case <-ctx.Done():
-		return message.AgentEntry{}, ctx.Err()
+		return nil, ctx.Err()
 	}
 }
 
@@ -129,6 +155,6 @@ func (g *grants) ask(k agentKey, r *round) {
 	}
 	g.asked[k] = time.Now()
 	g.mu.Unlock()
-	r.entry, r.err = g.configs.Fresh(context.Background(), k) // a load has a limit of its own
+	r.config, r.err = g.configs.Fresh(context.Background(), k) // a load has a limit of its own
 	close(r.done)
 }

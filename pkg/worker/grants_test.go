@@ -45,14 +45,14 @@ func TestARefusalAsksFirstButNotForEachCall(t *testing.T) {
 	}
 	who, def := subject.Agent{Family: subject.FamilyAgent, Tenant: "acme", Agent: "bot"}, tool.Definition{Name: "t"}
 	refused := func() {
-		if _, err := g.settings(t.Context(), who, def); !errors.Is(err, errcode.NotAllowed) {
+		if _, err := g.entry(t.Context(), who, def); !errors.Is(err, errcode.NotAllowed) {
 			t.Errorf("not granted: %v", err)
 		}
 	}
 	refused()
 	granted.Store(true) // and no event
-	if s, err := g.settings(t.Context(), who, def); err != nil || string(s) != `{"n":1}` {
-		t.Fatalf("granted: %s, %v", s, err)
+	if s, err := g.entry(t.Context(), who, def); err != nil || string(s.Settings) != `{"n":1}` {
+		t.Fatalf("granted: %s, %v", s.Settings, err)
 	}
 	granted.Store(false)
 	g.drop()

@@ -73,31 +73,37 @@ func checkJob(req message.JobRequest) (due time.Time, err error) {
 }
 
 func (w *Worker) job(ctx context.Context, h *hosted, who subject.Agent, req message.JobRequest, due time.Time) (message.JobReply, error) {
-	// Whoever asked has another run made when this one takes longer than it says.
-	ctx, done := h.limit(ctx, shorter(h.timeout, req.TimeoutMs))
-	defer done()
 	// A job runs for an agent that has the tool in its configuration: an
 	// internal tool must be listed too.
 	owner := who
 	owner.Family = subject.FamilyAgent
-	settings, err := w.grants.settings(ctx, owner, h.def)
+	entry, err := w.grants.entry(ctx, owner, h.def)
 	if err != nil {
 		return message.JobReply{}, err
 	}
-	settings, redact, err := w.secrets.resolve(settings)
+	settings, redact, err := w.settings(h, entry)
 	if err != nil {
 		return message.JobReply{}, err
 	}
+	// Whoever asked has another run made when this one takes longer than it says.
+	limit := h.timeout
+	if entry.Limit > 0 {
+		limit = min(limit, entry.Limit)
+	}
+	ctx, done := h.limit(ctx, shorter(limit, req.TimeoutMs))
+	defer done()
 	call := tool.JobCall{
 		Tenant: who.Tenant, Agent: who.Agent, InstanceID: w.id,
 		JobID: req.JobID, JobTypeID: req.JobTypeID, TickID: req.TickID, ScheduledAt: due, Attempt: req.Attempt,
 		Settings: settings,
 		Log:      redact.logger(h.log.With("tenant", who.Tenant, "agent", who.Agent, "job", req.JobID, "tick", req.TickID)),
 	}.WithEnv(&env{w: w, who: who, tool: h.def.Name})
-	if err := h.acquire(ctx); err != nil {
+	deadline, _ := ctx.Deadline()
+	slot := claim{tool: h.slots, tenant: who.Tenant, agent: who.Agent, most: entry.MaxConcurrent}
+	if err := w.slots.acquire(ctx, slot, deadline); err != nil {
 		return message.JobReply{}, err
 	}
-	res, err := run(ctx, h, req.TickID, redact, func() (tool.JobResult, error) { return h.jobs.ExecuteJob(ctx, call) })
+	res, err := run(ctx, w, h, slot, req.TickID, redact, func() (tool.JobResult, error) { return h.jobs.ExecuteJob(ctx, call) })
 	writes := call.Writes() // also of a run that failed: it writes no more
 	if err == nil {
 		err = res.Validate()

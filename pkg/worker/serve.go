@@ -37,9 +37,10 @@ type hosted struct {
 	def     tool.Definition
 	jobs    tool.JobProvider // nil: none
 	schema  *arguments.Schema
+	own     *arguments.Schema // of its settings; nil: anything
 	timeout time.Duration
 	late    *errcode.Error // ends a call that takes longer than timeout
-	slots   chan struct{}
+	slots   *toolSlots
 	crew    *crew.Crew
 	log     telemetry.Logger
 	count   counts
@@ -54,7 +55,13 @@ func (w *Worker) host(t tool.Tool) (*hosted, error) {
 	if err != nil {
 		return nil, fmt.Errorf("tool %q: %w", d.Name, err)
 	}
-	h := &hosted{tool: t, def: d, schema: schema, timeout: d.Timeout, crew: w.crew, log: w.log.Module("Tool_" + d.Name), count: w.metrics.of(d.Name)}
+	var own *arguments.Schema
+	if d.SettingsSchema != nil {
+		if own, err = arguments.CompileField("settingsSchema", d.SettingsSchema); err != nil {
+			return nil, fmt.Errorf("tool %q: %w", d.Name, err)
+		}
+	}
+	h := &hosted{tool: t, def: d, schema: schema, own: own, timeout: d.Timeout, crew: w.crew, log: w.log.Module("Tool_" + d.Name), count: w.metrics.of(d.Name)}
 	if h.timeout == 0 {
 		h.timeout = w.cfg.Timeout
 	}
@@ -66,7 +73,7 @@ func (w *Worker) host(t tool.Tool) (*hosted, error) {
 	if n == 0 {
 		n = w.cfg.MaxConcurrent
 	}
-	h.slots = make(chan struct{}, n)
+	h.slots = &toolSlots{name: d.Name, max: n}
 	return h, nil
 }
 
@@ -79,6 +86,7 @@ func (w *Worker) definitions() []message.ToolDefinition {
 		d := message.ToolDefinition{
 			Name: h.def.Name, Description: h.def.Description, InputSchema: h.def.InputSchema,
 			Internal: h.def.Internal, Version: h.def.Version, TimeoutMs: h.timeout.Milliseconds(),
+			SettingsSchema: h.def.SettingsSchema,
 		}
 		for _, j := range tool.JobsOf(h.tool) {
 			d.Jobs = append(d.Jobs, message.JobDefinition(j))
@@ -117,7 +125,7 @@ func (w *Worker) serve(ctx context.Context, h *hosted, in *bus.Incoming) (any, e
 	if beats := in.Header.Get(message.HeaderBeats); beats == "1" {
 		a.beatTo(subject.AgentProgress(who.Tenant, who.Agent, req.CallID), firstBeat(in.Header))
 	}
-	w.execute(a, who, req, depth, false)
+	w.execute(a, who, req, depth, nil)
 	return bus.Later, nil
 }
 
@@ -138,15 +146,23 @@ func (w *Worker) spill(who subject.Agent) bus.Spill {
 	return bus.Spill{Family: subject.FamilyWorker, Tenant: who.Tenant, Agent: who.Agent, Max: w.cfg.MaxBody}
 }
 
-// execute runs a call to its end. slot says that the caller has taken one of the
-// tool's slots for it, which execute gives back.
-func (w *Worker) execute(a *active, who subject.Agent, req message.CallRequest, depth int, slot bool) {
-	call, err := w.prepare(a, who, req, depth)
+// execute runs a call to its end. slot is the claim of the slot that the caller has
+// taken for it, which execute gives back; nil for none.
+func (w *Worker) execute(a *active, who subject.Agent, req message.CallRequest, depth int, slot *claim) {
+	call, entry, err := w.prepare(a, who, req, depth)
+	if err == nil && entry.Limit > 0 {
+		a.within(entry.Limit)
+	}
+	a.slot = claim{tool: a.h.slots, tenant: who.Tenant, agent: who.Agent, most: entry.MaxConcurrent}
 	switch {
-	case err != nil && slot:
-		<-a.h.slots
-	case err == nil && !slot:
-		err = a.h.acquire(a.ctx)
+	case slot != nil && err == nil && *slot == a.slot:
+	case slot != nil:
+		w.slots.release(*slot, 0)
+		fallthrough
+	default:
+		if err == nil {
+			err = w.slots.acquire(a.ctx, a.slot, a.deadline)
+		}
 	}
 	if err != nil {
 		a.finish(tool.Result{}, false, err)
@@ -157,7 +173,7 @@ func (w *Worker) execute(a *active, who subject.Agent, req message.CallRequest, 
 
 // call runs one call to its end, within its time limit, in a slot that the caller has
 // taken. ran tells whether the tool has begun to run.
-func (w *Worker) call(ctx context.Context, h *hosted, who subject.Agent, req message.CallRequest, depth int) (reply message.CallReply, ran bool, err error) {
+func (w *Worker) call(ctx context.Context, h *hosted, who subject.Agent, req message.CallRequest, depth int, slot claim) (reply message.CallReply, ran bool, err error) {
 	start := time.Now()
 	ended := make(chan struct{})
 	h.crew.Go(func() {
@@ -171,7 +187,7 @@ func (w *Worker) call(ctx context.Context, h *hosted, who subject.Agent, req mes
 			close(ended)
 		}
 		defer context.AfterFunc(ctx, func() { a.cut(context.Cause(ctx)) })()
-		w.execute(a, who, req, depth, true)
+		w.execute(a, who, req, depth, &slot)
 	})
 	<-ended
 	return reply, ran, err
@@ -188,21 +204,6 @@ func (h *hosted) limit(ctx context.Context, timeout time.Duration) (context.Cont
 
 func (h *hosted) tooLate(timeout time.Duration) *errcode.Error {
 	return errcode.New(errcode.Timeout, "%s did not finish within %s", h.def.Name, timeout)
-}
-
-// acquire waits for a free slot until ctx ends; overloaded when its deadline
-// passes first.
-func (h *hosted) acquire(ctx context.Context) error {
-	select {
-	case h.slots <- struct{}{}:
-		return nil
-	case <-ctx.Done():
-	}
-	err := ended(ctx)
-	if err.Code == errcode.Timeout {
-		err = errcode.New(errcode.Overloaded, "%s had no free slot in this worker before the call's deadline", h.def.Name)
-	}
-	return err
 }
 
 // shorter is a tool's limit, or what a caller asked for when that is less.
@@ -251,39 +252,40 @@ func readCall(body []byte, header nats.Header) (message.CallRequest, int, error)
 }
 
 // prepare checks the grant and the arguments and makes the tool's Call.
-func (w *Worker) prepare(a *active, who subject.Agent, req message.CallRequest, depth int) (*tool.Call, error) {
+func (w *Worker) prepare(a *active, who subject.Agent, req message.CallRequest, depth int) (*tool.Call, message.ToolEntry, error) {
 	h := a.h
-	settings, err := w.grants.settings(a.ctx, who, h.def)
+	entry, err := w.grants.entry(a.ctx, who, h.def)
 	if err != nil {
-		return nil, err
+		return nil, entry, err
 	}
-	args, err := h.schema.Check(req.Arguments)
+	args, err := h.arguments(req.Arguments, entry)
 	if err != nil {
-		return nil, err
+		return nil, entry, err
 	}
-	settings, a.redact, err = w.secrets.resolve(settings)
+	settings, redact, err := w.settings(h, entry)
 	if err != nil {
-		return nil, err
+		return nil, entry, err
 	}
+	a.redact = redact
 	call := tool.Call{
 		Tenant: who.Tenant, Agent: who.Agent, Chat: req.ChatID, ID: req.CallID, InstanceID: w.id,
 		Arguments: args, Settings: settings,
 		Log: a.redact.logger(callLog{h.log, who, req.CallID}),
 	}
-	return call.WithEnv(&env{w: w, who: who, tool: h.def.Name, chat: req.ChatID, call: req.CallID, depth: depth}), nil
+	return call.WithEnv(&env{w: w, who: who, tool: h.def.Name, chat: req.ChatID, call: req.CallID, depth: depth}), entry, nil
 }
 
 // run runs fn, a check at work, in a goroutine of its own, so that one that
 // ignores its ctx cannot hold up the answer. The caller has taken a slot; it
 // stays taken until fn really returns.
-func run[T any](ctx context.Context, h *hosted, id string, redact redactor, fn func() (T, error)) (T, error) {
+func run[T any](ctx context.Context, w *Worker, h *hosted, slot claim, id string, redact redactor, fn func() (T, error)) (T, error) {
 	type outcome struct {
 		res T
 		err error
 	}
 	done := make(chan outcome, 1)
 	h.crew.Go(func() {
-		defer func() { <-h.slots }()
+		defer w.slots.release(slot, 0)
 		var out outcome
 		returned := false
 		defer func() {

@@ -155,10 +155,11 @@ func (s *submits) pull(h *hosted, c message.SubmitsConsumer) error {
 	for {
 		// A call needs a slot too and must not wait for this pull: the slot
 		// is only looked for, and taken when there is a message for it.
-		if !s.slot(h) {
+		free := claim{tool: h.slots}
+		if s.w.slots.acquire(s.pulling, free, time.Time{}) != nil {
 			return nil
 		}
-		<-h.slots
+		s.w.slots.release(free, 0)
 		m, what := p.next(s.untilReconnect())
 		switch {
 		case what == received:
@@ -173,16 +174,6 @@ func (s *submits) pull(h *hosted, c message.SubmitsConsumer) error {
 	}
 }
 
-// slot takes a slot of h; false when the worker stops first.
-func (s *submits) slot(h *hosted) bool {
-	select {
-	case h.slots <- struct{}{}:
-		return true
-	case <-s.pulling.Done():
-		return false
-	}
-}
-
 func (s *submits) rest(d time.Duration) {
 	select {
 	case <-s.pulling.Done():
@@ -193,14 +184,18 @@ func (s *submits) rest(d time.Duration) {
 // take starts a message's call as soon as there is a slot for it.
 func (s *submits) take(h *hosted, m *nats.Msg) {
 	idle := s.working(m)
-	if !s.slot(h) {
+	slot := claim{tool: h.slots}
+	if who, err := subject.ParseAgent(m.Subject); err == nil {
+		slot.tenant, slot.agent = who.Tenant, who.Agent
+	}
+	if s.w.slots.acquire(s.pulling, slot, time.Time{}) != nil {
 		idle()
 		s.answer(m, nak(0)) // not begun: another worker's
 		return
 	}
 	s.work.Go(func() {
 		defer idle()
-		answer := s.run(h, m)
+		answer := s.run(h, m, slot)
 		s.answer(m, answer)
 	})
 }
@@ -247,12 +242,12 @@ type submitted struct {
 
 // run runs a message's call, in a slot that is taken, and records its end. It
 // returns the answer to the consumer.
-func (s *submits) run(h *hosted, m *nats.Msg) (answer []byte) {
-	begun := time.Now()
+func (s *submits) run(h *hosted, m *nats.Msg, slot claim) (answer []byte) {
+	start := time.Now()
 	ran := false
 	defer func() {
 		if !ran {
-			<-h.slots
+			s.w.slots.release(slot, 0)
 		}
 	}()
 	ctx := bus.WithTrace(s.base, m.Header.Get(message.HeaderTrace))
@@ -298,11 +293,11 @@ func (s *submits) run(h *hosted, m *nats.Msg) (answer []byte) {
 	if err == nil {
 		ran = true // call gives the slot back
 		var reply message.CallReply
-		var started bool
-		reply, started, err = s.w.call(ctx, h, c.who, c.req, c.depth)
+		var begun bool
+		reply, begun, err = s.w.call(ctx, h, c.who, c.req, c.depth, slot)
 		if err == nil {
 			end.Reply = &reply
-		} else if !started && errcode.From(err).Retryable && c.tries < maxDeliveries {
+		} else if !begun && errcode.From(err).Retryable && c.tries < maxDeliveries {
 			log.Debug("submitted call put off", "err", err)
 			return nak(backoff(c.tries))
 		}
@@ -321,7 +316,7 @@ func (s *submits) run(h *hosted, m *nats.Msg) (answer []byte) {
 	if r := end.Reply; r != nil {
 		success, size = r.Success, len(r.Content)+len(r.Data)+len(r.ErrorMessage)
 	}
-	s.w.audit(c.who, h, called(c.who, c.req, success, size, err, begun), c.req.Arguments)
+	s.w.audit(c.who, h, called(c.who, c.req, success, size, err, start), c.req.Arguments)
 	return ackDone
 }
 

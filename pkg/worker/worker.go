@@ -37,6 +37,7 @@ type Worker struct {
 	cleanup lifecycle.Stack
 
 	crew    *crew.Crew // runs the tools
+	slots   *slots
 	grants  *grants
 	running running
 	secrets secrets
@@ -58,6 +59,7 @@ func New(cfg Config, tools []tool.Tool, log telemetry.Logger, reg prometheus.Reg
 		secrets: secrets{dir: cfg.SecretsDir, env: os.LookupEnv},
 		metrics: newMetrics(reg),
 		crew:    crew.New(maxIdle),
+		slots:   newSlots(cfg.MaxCalls, cfg.MaxPerTenant),
 	}
 	for _, t := range tools {
 		h, err := w.host(t)

@@ -31,6 +31,13 @@ func TestMembersExample(t *testing.T) {
 		}
 		<-time.After(50 * time.Millisecond)
 	}
+	var forModel []struct {
+		Function struct{ Name string }
+	}
+	out := cli.OK(t, "get", "tools", "-t", "acme", "-a", "club", "-o", "openai")
+	if err := json.Unmarshal([]byte(out), &forModel); err != nil || len(forModel) != 3 || forModel[0].Function.Name != "logEvent" {
+		t.Errorf("%s, %v", out, err)
+	}
 	call := func(agent, tool, arguments string) harness.Result {
 		t.Helper()
 		return cli.Run(t, "call", tool, arguments, "-t", "acme", "-a", agent, "-c", "chat1")

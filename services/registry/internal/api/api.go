@@ -87,6 +87,12 @@ func (a *API) apply(ctx context.Context, tenant string, in message.RegistryApply
 	if err != nil {
 		return nil, err
 	}
+	v, unread := a.catalogue.View(ctx)
+	if unread == nil {
+		if err := checkTools(v, cfg); err != nil {
+			return nil, err
+		}
+	}
 	out, err := a.agents.Apply(ctx, tenant, cfg, agents.Options{DryRun: in.DryRun, Prune: in.Prune})
 	if err != nil {
 		return nil, err
@@ -101,7 +107,7 @@ func (a *API) apply(ctx context.Context, tenant string, in message.RegistryApply
 		a.log.Info("configuration applied", "tenant", tenant, "agents", len(out.Agents), "changed", changed, "removed", len(out.Removed))
 		a.applied(tenant, out)
 	}
-	out.Warnings = append(out.Warnings, a.warnings(ctx, cfg)...)
+	out.Warnings = append(out.Warnings, warnings(v, unread, cfg)...)
 	return out, nil
 }
 
@@ -131,9 +137,8 @@ func (a *API) events(ctx context.Context, in *bus.Incoming) (any, error) {
 
 // warnings names what is no fault but will not work now. The configuration is
 // applied, so nothing here may fail the request.
-func (a *API) warnings(ctx context.Context, cfg config.Parsed) []string {
-	v, err := a.catalogue.View(ctx)
-	if err != nil {
+func warnings(v *catalogue.View, unread error, cfg config.Parsed) []string {
+	if unread != nil {
 		return []string{"the tool catalogue could not be read: whether workers host the tools is not known"}
 	}
 	var out []string
@@ -226,9 +231,9 @@ func (a *API) agentTools(ctx context.Context, in *bus.Incoming) (any, error) {
 		return nil, err
 	}
 	out := message.AgentToolsReply{Tools: []message.ToolDefinition{}}
-	for name := range e.Config.Tools {
+	for name, raw := range e.Config.Tools {
 		if d, ok := v.Find(name); ok {
-			out.Tools = append(out.Tools, d)
+			out.Tools = append(out.Tools, visible(d, raw))
 		} else {
 			out.Unavailable = append(out.Unavailable, name)
 		}

@@ -1,13 +1,17 @@
 package catalogue
 
 import (
+	"crypto/sha256"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"sync"
+	"sync/atomic"
 
 	"github.com/toolbus/toolbus/contracts/errcode"
 	"github.com/toolbus/toolbus/contracts/message"
 	"github.com/toolbus/toolbus/contracts/subject"
+	"github.com/toolbus/toolbus/pkg/arguments"
 )
 
 // Limits of an announcement.
@@ -48,6 +52,9 @@ func check(a message.CatalogueAnnounce) error {
 			add(errcode.Field(at+"description", "is %d bytes long, at most %d are allowed", n, maxDescription))
 		}
 		add(checkSchema(at+"inputSchema", d.InputSchema))
+		if len(d.SettingsSchema) > 0 {
+			add(checkSchema(at+"settingsSchema", d.SettingsSchema))
+		}
 		if d.Version != "" {
 			if n := len(d.Version); n > maxVersion {
 				add(errcode.Field(at+"version", "is %d bytes long, at most %d are allowed", n, maxVersion))
@@ -77,5 +84,29 @@ func checkSchema(field string, raw json.RawMessage) error {
 	case string(s["type"]) != `"object"`:
 		return errcode.Field(field, `needs "type": "object"`)
 	}
+	return compiles(field, raw)
+}
+
+// known remembers schemas that compile: workers repeat their announcements every few
+// seconds.
+var known sync.Map
+
+const maxKnown = 4096
+
+var knownCount atomic.Int64
+
+func compiles(field string, raw json.RawMessage) error {
+	key := sha256.Sum256(raw)
+	if _, ok := known.Load(key); ok {
+		return nil
+	}
+	if _, err := arguments.CompileField(field, raw); err != nil {
+		return err
+	}
+	if knownCount.Add(1) > maxKnown {
+		known.Clear()
+		knownCount.Store(1)
+	}
+	known.Store(key, true)
 	return nil
 }

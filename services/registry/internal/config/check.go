@@ -1,6 +1,7 @@
 package config
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"maps"
@@ -9,6 +10,7 @@ import (
 	"time"
 
 	"github.com/toolbus/toolbus/contracts/errcode"
+	"github.com/toolbus/toolbus/contracts/message"
 	"github.com/toolbus/toolbus/contracts/subject"
 	"github.com/toolbus/toolbus/services/internal/cronexpr"
 )
@@ -50,6 +52,7 @@ func (c *checker) agent(at path, a map[string]any) {
 		if subject.CheckName("", name) != nil {
 			c.add(at.key("tools").key(name), "the name must match [A-Za-z0-9_-]{1,64}")
 		}
+		c.tool(at.key("tools").key(name), tools[name])
 	}
 	ids := map[string]string{} // id → where
 	work := map[string]string{}
@@ -85,6 +88,26 @@ func (c *checker) agent(at path, a map[string]any) {
 			} else {
 				ids[id] = local
 			}
+		}
+	}
+}
+
+// tool checks the fields of a tool's entry that are the runtime's own.
+func (c *checker) tool(at path, entry any) {
+	raw, err := message.Marshal(entry)
+	if err != nil {
+		return
+	}
+	e, err := message.ParseToolEntry(raw)
+	var bad *errcode.Error
+	if errors.As(err, &bad) && bad.Details != nil {
+		for _, f := range bad.Details.Fields {
+			c.add(at.key(f.Field), "%s", f.Message)
+		}
+	}
+	for _, name := range slices.Sorted(maps.Keys(e.Pinned)) {
+		if bytes.Contains(e.Pinned[name], []byte(`"$secret"`)) {
+			c.add(at.key("pinned").key(name), "an argument cannot be a secret: tools and audits see it; make it a setting")
 		}
 	}
 }

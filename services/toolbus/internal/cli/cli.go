@@ -5,6 +5,7 @@ import (
 	"io"
 	"os"
 	"os/signal"
+	"slices"
 	"strings"
 	"syscall"
 	"time"
@@ -88,20 +89,25 @@ Exit codes: 0 done, 1 failed, 2 wrong usage.`,
 	f.StringVarP(&a.flags.output, "output", "o", outputTable, "output `format`: json or table")
 	f.DurationVar(&a.flags.timeout, "timeout", 0, "give up after this `duration` (default: 10s a request; a tool's own limit for call)")
 	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return flagError(err) })
-	root.PersistentPreRunE = func(*cobra.Command, []string) error { return a.prepare() }
+	root.PersistentPreRunE = func(cmd *cobra.Command, _ []string) error { return a.prepare(cmd) }
 	root.AddCommand(a.up(), a.apply(), a.get(), a.call(), a.submit(), a.result(), a.cancel(),
 		a.job(), a.wake(), a.state(), a.store(), a.files(), a.sync(), a.events(), a.version())
 	return root
 }
 
+// formatsOf is the annotation of a command with its own output formats.
+const formatsOf = "formats"
+
 // prepare completes the flags from the environment and checks those that
 // every verb has.
-func (a *app) prepare() error {
+func (a *app) prepare(cmd *cobra.Command) error {
 	if err := a.fromEnv(a.global); err != nil {
 		return err
 	}
-	if o := a.flags.output; o != outputTable && o != outputJSON {
-		return errcode.Field("output", "%q must be json or table", o)
+	formats := append([]string{outputJSON, outputTable}, strings.Fields(cmd.Annotations[formatsOf])...)
+	if o := a.flags.output; !slices.Contains(formats, o) {
+		last := len(formats) - 1
+		return errcode.Field("output", "%q must be %s or %s", o, strings.Join(formats[:last], ", "), formats[last])
 	}
 	if a.flags.server == "" { // "$UNSET" must not mean the default server
 		return errcode.Field("server", "is empty")

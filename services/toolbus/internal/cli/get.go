@@ -12,6 +12,7 @@ import (
 	"github.com/toolbus/toolbus/contracts/errcode"
 	"github.com/toolbus/toolbus/contracts/message"
 	"github.com/toolbus/toolbus/contracts/subject"
+	"github.com/toolbus/toolbus/pkg/agent"
 	"github.com/toolbus/toolbus/pkg/bus"
 )
 
@@ -25,8 +26,8 @@ func (a *app) get() *cobra.Command {
 		Use: "agents [AGENT]", Aliases: []string{"agent"}, Short: "Show the tenant's agents, or one; -o json prints their configuration",
 		Args: args(0, "agent"), RunE: a.do(a.getAgents),
 	}, &cobra.Command{
-		Use: "tools", Aliases: []string{"tool"}, Short: "Show every tool, or with --agent those of one agent",
-		Args: args(0), RunE: a.do(a.getTools),
+		Use: "tools", Aliases: []string{"tool"}, Short: "Show every tool, or with --agent those of one agent; -o openai, anthropic or mcp for models",
+		Args: args(0), RunE: a.do(a.getTools), Annotations: map[string]string{formatsOf: strings.Join(agent.Formats, " ")},
 	}, &cobra.Command{
 		Use: "jobs", Aliases: []string{"job"}, Short: "Show the schedules and jobs of the tenant's agents, or with --agent those of one",
 		Args: args(0), RunE: a.do(a.getJobs),
@@ -96,6 +97,15 @@ func (a *app) getTools(ctx context.Context, _ []string) error {
 	if err := a.ask(ctx, subject.Catalogue("tools"), struct{}{}, &reply); err != nil {
 		return err
 	}
+	if a.forModels() {
+		var public []message.ToolDefinition
+		for _, t := range reply.Tools {
+			if !t.Internal {
+				public = append(public, t.ToolDefinition)
+			}
+		}
+		return a.export(public)
+	}
 	return a.print(reply, func(w io.Writer) {
 		var lines [][]any
 		for _, t := range reply.Tools {
@@ -110,13 +120,16 @@ func (a *app) agentTools(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	agent, err := a.agent()
+	name, err := a.agent()
 	if err != nil {
 		return err
 	}
 	var reply message.AgentToolsReply
-	if err := a.ask(ctx, subject.AgentTools(tenant, agent), struct{}{}, &reply); err != nil {
+	if err := a.ask(ctx, subject.AgentTools(tenant, name), struct{}{}, &reply); err != nil {
 		return err
+	}
+	if a.forModels() {
+		return a.export(reply.Tools)
 	}
 	return a.print(reply, func(w io.Writer) {
 		var lines [][]any
@@ -128,6 +141,17 @@ func (a *app) agentTools(ctx context.Context) error {
 		}
 		rows(w, "TOOL STATUS KIND DESCRIPTION", lines)
 	})
+}
+
+// forModels tells whether the output is for a model's API.
+func (a *app) forModels() bool { return slices.Contains(agent.Formats, a.flags.output) }
+
+func (a *app) export(tools []message.ToolDefinition) error {
+	b, err := agent.Export(a.flags.output, tools)
+	if err != nil {
+		return err
+	}
+	return a.write(append(b, '\n'))
 }
 
 func kind(internal bool) string {

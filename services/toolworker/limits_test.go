@@ -1,0 +1,120 @@
+package toolworker_test
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/toolbus/toolbus/contracts/errcode"
+	"github.com/toolbus/toolbus/pkg/agent"
+	"github.com/toolbus/toolbus/pkg/tool"
+	"github.com/toolbus/toolbus/pkg/worker"
+)
+
+// An agent's configuration shortens a tool's time and limits its calls at once; a
+// tenant has a limit of its own. Whoever has a slot is not asked who waits for one.
+func TestLimitsOfAgentsAndTenants(t *testing.T) {
+	s := start(t)
+	begun, end := make(chan string, 100), make(chan struct{})
+	var once sync.Once
+	release := func() { once.Do(func() { close(end) }) }
+	defer release()
+	slow := fn("slow", func(_ context.Context, c *tool.Call) (tool.Result, error) {
+		begun <- c.Tenant + "/" + c.Agent
+		<-end
+		return tool.OK("done"), nil
+	})
+	s.worker(func(c *worker.Config) { c.MaxPerTenant = 2 }, slow)
+	s.apply("acme", `{"agents":[{"agentId":"bot","tools":{"slow":{"maxConcurrent":1}}},{"agentId":"hasty","tools":{"slow":{"timeout":"50ms"}}},{"agentId":"free","tools":{"slow":{}}}]}`)
+	s.apply("other", grantAll(slow))
+	results := make(chan error, 100)
+	call := func(tenant, name string, opts ...agent.Option) {
+		a := s.agent(tenant, name)
+		go func() {
+			_, err := a.Call(t.Context(), "slow", nil, opts...)
+			results <- err
+		}()
+	}
+	starts := func(want string) {
+		t.Helper()
+		select {
+		case got := <-begun:
+			if got != want {
+				t.Fatalf("%s began, want %s", got, want)
+			}
+		case <-time.After(10 * time.Second):
+			t.Fatalf("%s did not begin", want)
+		}
+	}
+	ends := func(code errcode.Code) {
+		t.Helper()
+		select {
+		case err := <-results:
+			if errcode.Of(err) != code && !(err == nil && code == "") {
+				t.Fatalf("got %v, want %s", err, code)
+			}
+		case <-time.After(10 * time.Second):
+			t.Fatalf("no answer, want %s", code)
+		}
+	}
+	call("acme", "bot")
+	starts("acme/bot")
+	call("acme", "bot", agent.Timeout(100*time.Millisecond)) // the agent's second
+	ends(errcode.Overloaded)
+	call("acme", "hasty")
+	starts("acme/hasty")
+	ends(errcode.Timeout) // its tool runs on, and holds its slot
+	call("acme", "free", agent.Timeout(100*time.Millisecond))
+	ends(errcode.Overloaded) // the tenant's third
+	call("other", "bot")
+	starts("other/bot")
+	release()
+	ends("")
+	ends("")
+	call("acme", "free")
+	starts("acme/free")
+	ends("")
+}
+
+// Pinned arguments are neither seen nor given by whoever calls.
+func TestPinnedArguments(t *testing.T) {
+	s := start(t)
+	type args struct {
+		Customer string `json:"customer"`
+		Note     string `json:"note" default:"none"`
+	}
+	echo := tool.New("echo", "Answers with its arguments.", func(_ context.Context, c *tool.Call, _ args) (tool.Result, error) {
+		return tool.Result{Success: true, Data: c.Arguments}, nil
+	})
+	s.worker(nil, echo)
+	s.apply("acme", `{"agentId":"bot","tools":{"echo":{"pinned":{"customer":"42"}}}}`)
+	a := s.agent("acme", "bot")
+	r, err := a.Call(t.Context(), "echo", map[string]string{"note": "x"})
+	if err != nil || r.Content != `{"customer":"42","note":"x"}` {
+		t.Fatalf("%s, %v", r.Content, err)
+	}
+	if r, err = a.Call(t.Context(), "echo", nil); err != nil || r.Content != `{"customer":"42","note":"none"}` {
+		t.Errorf("%s, %v", r.Content, err)
+	}
+	for _, given := range []string{`{"customer":"43"}`, `{"customer":"42"}`, `{"customer":null,"note":"x"}`} {
+		_, err := a.Call(t.Context(), "echo", json.RawMessage(given))
+		var e *errcode.Error
+		if !errors.As(err, &e) || e.Code != errcode.InvalidArguments || len(e.Details.Fields) != 1 || e.Details.Fields[0].Field != "customer" {
+			t.Errorf("%s: %v", given, err)
+		}
+	}
+	tools, err := a.Tools(t.Context())
+	if err != nil || len(tools.Tools) != 1 {
+		t.Fatalf("%+v, %v", tools, err)
+	}
+	var schema struct {
+		Properties map[string]any `json:"properties"`
+		Required   []string       `json:"required"`
+	}
+	if err := json.Unmarshal(tools.Tools[0].InputSchema, &schema); err != nil || schema.Properties["customer"] != nil || schema.Properties["note"] == nil || len(schema.Required) > 0 {
+		t.Errorf("the agent sees %s, %v", tools.Tools[0].InputSchema, err)
+	}
+}
