@@ -13,6 +13,12 @@ type Config struct {
 type TenantConfig struct {
 	Settings map[string]json.RawMessage `json:"settings,omitempty"` // shared by all chats
 	Files    *TenantFiles               `json:"files,omitempty"`
+	Events   *TenantEvents              `json:"events,omitempty"`
+}
+
+// TenantEvents is what a tenant's audit trail holds beside who did what.
+type TenantEvents struct {
+	Arguments bool `json:"arguments,omitempty"` // the arguments of calls, too
 }
 
 // TenantFiles is what a tenant's file area may hold. What is left out is as the

@@ -35,6 +35,8 @@ const (
 	FamilyTick      = "tick"      // the scheduler's own
 	FamilyMailbox   = "mailbox"   // the scheduler's own
 	FamilyChanges   = "changes"   // change events
+	FamilyEvent     = "event"     // audit trail
+	FamilyEvents    = "events"    // what is asked of the audit trail
 )
 
 // Verbs of the agent and worker families.
@@ -55,6 +57,7 @@ const (
 // Streams and buckets. Only the owning service touches them.
 const (
 	StreamBlobs     = "TOOLBUS_BLOBS"     // files: spilled arguments and results
+	StreamEvents    = "TOOLBUS_EVENTS"    // registry: audit trail
 	StreamSubmits   = "TOOLBUS_SUBMITS"   // state: submitted calls that wait
 	StreamTimers    = "TOOLBUS_TIMERS"    // scheduler: timers and the ticks they become
 	StreamWakes     = "TOOLBUS_WAKES"     // scheduler: wakes not yet accepted
@@ -391,6 +394,13 @@ func ParseChangesResult(s string) (tenant, agent, callID string, err error) {
 	}
 	return t[2], t[3], callID, nil
 }
+
+// Event is where an entry of the audit trail is published; TOOLBUS_EVENTS captures
+// it. Any part may be "*" to subscribe.
+func Event(tenant, agent, kind string) string { return join(FamilyEvent, tenant, agent, kind) }
+
+// Events is an op on a tenant's audit trail.
+func Events(tenant, op string) string { return join(FamilyEvents, tenant, op) }
 
 // ResultKey is a call's key in BucketResults and BucketClaims.
 func ResultKey(tenant, agent, callID string) string {

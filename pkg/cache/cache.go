@@ -102,6 +102,17 @@ func (c *Cache[K, V]) fill(key K, e *entry[V], gen uint64) {
 	e.loading = nil
 }
 
+// Peek returns the value of key that is kept, though it may be too old; ok is false
+// when there is none. It never loads.
+func (c *Cache[K, V]) Peek(key K) (v V, ok bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if e := c.entries[key]; e != nil && e.filled {
+		return e.v, true
+	}
+	return v, false
+}
+
 // Drop forgets everything: the next Get of any key loads.
 func (c *Cache[K, V]) Drop() {
 	c.mu.Lock()

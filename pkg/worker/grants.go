@@ -73,7 +73,8 @@ func (g *grants) drop() { g.configs.Drop() }
 
 // agentConfig is an agent's configuration, its tools' entries read.
 type agentConfig struct {
-	tools map[string]grantedTool
+	tools  map[string]grantedTool
+	tenant *message.TenantConfig // nil: nothing is configured
 }
 
 type grantedTool struct {
@@ -82,7 +83,7 @@ type grantedTool struct {
 }
 
 func newAgentConfig(e message.AgentEntry) *agentConfig {
-	c := &agentConfig{tools: make(map[string]grantedTool, len(e.Config.Tools))}
+	c := &agentConfig{tools: make(map[string]grantedTool, len(e.Config.Tools)), tenant: e.Tenant}
 	for name, raw := range e.Config.Tools {
 		t, err := message.ParseToolEntry(raw)
 		c.tools[name] = grantedTool{t, err}

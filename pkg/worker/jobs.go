@@ -38,9 +38,12 @@ func (w *Worker) serveJob(ctx context.Context, h *hosted, in *bus.Incoming) (any
 	reply, err := w.job(ctx, h, who, req, due)
 	w.metrics.ranJob(h.def.Name, req.JobTypeID, reply.Action, err, start)
 	if err != nil {
-		return nil, err
+		in.Answer(nil, err)
+	} else {
+		in.Answer(reply, nil)
 	}
-	return reply, nil
+	w.audit(who, h, checked(req, reply, err, start), nil)
+	return bus.Later, nil
 }
 
 // checkJob finds every fault of a request; due is its parsed ScheduledAt.

@@ -15,6 +15,7 @@ type metrics struct {
 	seconds *prometheus.HistogramVec
 	jobs    *prometheus.CounterVec
 	jobTime *prometheus.HistogramVec
+	lost    prometheus.Counter // events
 }
 
 func newMetrics(reg prometheus.Registerer) metrics {
@@ -33,6 +34,9 @@ func newMetrics(reg prometheus.Registerer) metrics {
 			Name: "toolbus_job_seconds", Help: "Time a run of a tool's background check took.",
 			Buckets: prometheus.ExponentialBuckets(0.0005, 4, 10),
 		}, []string{"tool"})),
+		lost: telemetry.Register(reg, prometheus.NewCounter(prometheus.CounterOpts{
+			Name: "toolbus_events_lost_total", Help: "Entries of the audit trail that could not be published.",
+		})),
 	}
 }
 

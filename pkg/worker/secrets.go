@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"github.com/toolbus/toolbus/contracts/errcode"
+	"github.com/toolbus/toolbus/contracts/message"
 	"github.com/toolbus/toolbus/contracts/subject"
 	"github.com/toolbus/toolbus/pkg/tool"
 )
@@ -102,6 +103,40 @@ func (r redactor) text(s string) string {
 		}
 	}
 	return s
+}
+
+// json is JSON without the secrets, also in names of fields. A number that holds one
+// becomes a string.
+func (r redactor) json(raw json.RawMessage) (json.RawMessage, error) {
+	dec := json.NewDecoder(bytes.NewReader(raw))
+	dec.UseNumber()
+	var v any
+	if err := dec.Decode(&v); err != nil {
+		return nil, err
+	}
+	return message.Marshal(r.value(v))
+}
+
+func (r redactor) value(v any) any {
+	switch v := v.(type) {
+	case string:
+		return r.text(v)
+	case json.Number:
+		if clean := r.text(v.String()); clean != v.String() {
+			return clean
+		}
+	case []any:
+		for i := range v {
+			v[i] = r.value(v[i])
+		}
+	case map[string]any:
+		clean := make(map[string]any, len(v))
+		for name, inner := range v {
+			clean[r.text(name)] = r.value(inner)
+		}
+		return clean
+	}
+	return v
 }
 
 // logger wraps a tool's logger so that secrets never reach a log.

@@ -120,6 +120,8 @@ func (w *Worker) serve(ctx context.Context, h *hosted, in *bus.Incoming) (any, e
 			v, err = w.spilled(w.spill(who), a, res, start)
 		}
 		in.Answer(v, err)
+		size := len(res.Content) + len(res.Data) + len(res.ErrorMessage)
+		w.audit(who, h, called(who, req, res.Success, size, err, start), req.Arguments)
 	}
 	if beats := in.Header.Get(message.HeaderBeats); beats == "1" {
 		a.beatTo(subject.AgentProgress(who.Tenant, who.Agent, req.CallID), firstBeat(in.Header))

@@ -241,6 +241,7 @@ type submitted struct {
 // run runs a message's call, in a slot that is taken, and records its end. It
 // returns the answer to the consumer.
 func (s *submits) run(h *hosted, m *nats.Msg, slot claim) (answer []byte) {
+	start := time.Now()
 	ran := false
 	defer func() {
 		if !ran {
@@ -325,6 +326,11 @@ func (s *submits) run(h *hosted, m *nats.Msg, slot claim) (answer []byte) {
 		return nak(backoff(c.tries))
 	}
 	run.release(false, nil)
+	success, size := false, 0
+	if r := end.Reply; r != nil {
+		success, size = r.Success, len(r.Content)+len(r.Data)+len(r.ErrorMessage)
+	}
+	s.w.audit(c.who, h, called(c.who, c.req, success, size, err, start), c.req.Arguments)
 	if err != nil || c.req.WakeOnDone {
 		return settle()
 	}

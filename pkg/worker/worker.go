@@ -38,6 +38,7 @@ type Worker struct {
 
 	crew    *crew.Crew // runs the tools
 	slots   *slots
+	auditor *auditor
 	grants  *grants
 	running running
 	secrets secrets
@@ -94,6 +95,8 @@ func (w *Worker) Start(ctx context.Context) error {
 	w.nc = nc
 	w.cleanup.Push("tools", func(context.Context) error { w.crew.Close(); return nil })
 	w.cleanup.Push("connection", func(context.Context) error { nc.Close(); return nil })
+	w.auditor = newAuditor(w)
+	w.cleanup.Push("audit", w.auditor.close)
 	w.grants, err = newGrants(nc)
 	if err != nil {
 		return err

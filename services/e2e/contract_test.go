@@ -496,6 +496,14 @@ func (s scenario) wakes(a *agent.Client) {
 	s.ok(ops("wake"), message.SchedulerWake{AgentID: support, Message: "later", In: "1h", ExpiresAfter: "1h"})
 	s.ok(ops("wakes"), message.SchedulerWakes{AgentID: support})
 	s.ok(ops("history"), message.SchedulerEntryRef{AgentID: support, EntryID: "inbox-watch"})
+	for _, kind := range message.EventKinds {
+		s.until("the audit trail has a "+kind, func() bool {
+			var page message.EventListing
+			err := bus.Request(s.t.Context(), s.nc, subject.Events(acme, "list"), message.EventsList{AgentID: support, Kind: kind, Limit: 1}, &page)
+			return err == nil && len(page.Events) == 1 && page.Events[0].Kind == kind
+		})
+	}
+	s.refused(errcode.InvalidRequest, subject.Events(acme, "list"), message.EventsList{Cursor: "none"})
 	s.refused(errcode.NotFound, ops("trigger"), message.SchedulerEntryRef{AgentID: support, EntryID: "none"})
 }
 

@@ -23,6 +23,7 @@ import (
 	"github.com/toolbus/toolbus/services/registry/internal/api"
 	"github.com/toolbus/toolbus/services/registry/internal/catalogue"
 	"github.com/toolbus/toolbus/services/registry/internal/config"
+	"github.com/toolbus/toolbus/services/registry/internal/events"
 )
 
 const (
@@ -35,11 +36,14 @@ type Config struct {
 	Bus          bus.Config
 	Replicas     int           // of the streams: 1, or 3 or 5 in a cluster
 	CatalogueTTL time.Duration // how long a worker's announcement stands; whole seconds
+	EventsAge    time.Duration // how long the audit trail is kept
+	EventsBytes  int64         // of the audit trail, which NATS reserves; the oldest events go first
 }
 
 // DefaultConfig is for one NATS server on this machine.
 func DefaultConfig() Config {
-	return Config{Bus: bus.Config{Server: bus.DefaultServer, Wait: 30 * time.Second}, Replicas: 1, CatalogueTTL: 15 * time.Second}
+	return Config{Bus: bus.Config{Server: bus.DefaultServer, Wait: 30 * time.Second}, Replicas: 1, CatalogueTTL: 15 * time.Second,
+		EventsAge: 7 * 24 * time.Hour, EventsBytes: 256 << 20}
 }
 
 // RegisterFlags registers the configuration's flags; their defaults are
@@ -49,6 +53,8 @@ func (c *Config) RegisterFlags(f *flag.FlagSet) {
 	c.Bus.RegisterFlags(f)
 	f.IntVar(&c.Replicas, "replicas", d.Replicas, "JetStream `replicas` of the buckets: 1, or 3 or 5 in a cluster")
 	f.DurationVar(&c.CatalogueTTL, "catalogue-ttl", d.CatalogueTTL, "how long a worker's announcement stands unless repeated; whole seconds")
+	f.DurationVar(&c.EventsAge, "events-age", d.EventsAge, "how long the audit trail is kept")
+	f.Int64Var(&c.EventsBytes, "events-bytes", d.EventsBytes, "`bytes` of the audit trail; the oldest events go first")
 }
 
 // Validate checks the configuration; the error names the field.
@@ -58,6 +64,12 @@ func (c Config) Validate() error {
 	}
 	if c.CatalogueTTL < catalogue.MinTTL || c.CatalogueTTL%time.Second != 0 {
 		return errcode.Field("catalogue-ttl", "must be whole seconds, at least %s, not %s", catalogue.MinTTL, c.CatalogueTTL)
+	}
+	if c.EventsAge < time.Minute {
+		return errcode.Field("events-age", "must be at least 1m, not %s", c.EventsAge)
+	}
+	if c.EventsBytes < 1<<20 {
+		return errcode.Field("events-bytes", "must be at least %d, not %d", 1<<20, c.EventsBytes)
 	}
 	return nil
 }
@@ -130,6 +142,10 @@ func (s *Service) start(ctx context.Context) (*nats.Conn, error) {
 	if err != nil {
 		return nil, err
 	}
+	trail, err := events.Open(ctx, nc, js, events.Config{Replicas: s.cfg.Replicas, MaxAge: s.cfg.EventsAge, MaxBytes: s.cfg.EventsBytes})
+	if err != nil {
+		return nil, err
+	}
 	mu.Lock()
 	onReconnect = cat.Drop
 	mu.Unlock()
@@ -143,7 +159,7 @@ func (s *Service) start(ctx context.Context) (*nats.Conn, error) {
 		return nil, err
 	}
 	s.cleanup.Push("server", srv.Stop)
-	for _, e := range api.New(nc, store, cat, s.parser, s.log).Endpoints() {
+	for _, e := range api.New(nc, store, cat, trail, s.parser, s.log).Endpoints() {
 		if err := srv.Handle(e); err != nil {
 			return nil, err
 		}

@@ -66,6 +66,11 @@ var refinements = map[string]refinement{
 	"ToolStateListing.cursor": {doc: "Set when there is more: the cursor of the next list request."},
 	"StoreKeys.cursor":        {doc: "Set when a page was asked for and more keys follow."},
 	"StoreList.limit":         {doc: "At most so many keys.", add: yaml.MapSlice{{Key: "minimum", Value: 0}, {Key: "maximum", Value: 1000}}},
+	"Event.kind":              {doc: "What it tells of, as in the subject.", add: enum(message.EventKinds...)},
+	"EventsList.kind":         {doc: "Only events of this kind.", add: enum(message.EventKinds...)},
+	"Event.durationMs":        {add: atLeast(0)},
+	"EventListing.events":     {doc: "The events, oldest first."},
+	"TenantConfig.events":     {doc: "What the tenant's audit trail holds."},
 	"FileListing.cursor":      {doc: "Set when there is more: the cursor of the next list request."},
 	"RegistryListing.cursor":  {doc: "Set when a page was asked for and more agents follow."},
 

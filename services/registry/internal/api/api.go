@@ -20,6 +20,7 @@ import (
 	"github.com/toolbus/toolbus/services/registry/internal/agents"
 	"github.com/toolbus/toolbus/services/registry/internal/catalogue"
 	"github.com/toolbus/toolbus/services/registry/internal/config"
+	"github.com/toolbus/toolbus/services/registry/internal/events"
 )
 
 const (
@@ -32,13 +33,14 @@ type API struct {
 	nc        *nats.Conn
 	agents    *agents.Store
 	catalogue *catalogue.Catalogue
+	trail     *events.Trail
 	parser    *config.Parser
 	log       telemetry.Logger
 }
 
 // New makes the handlers.
-func New(nc *nats.Conn, a *agents.Store, c *catalogue.Catalogue, p *config.Parser, log telemetry.Logger) *API {
-	return &API{nc: nc, agents: a, catalogue: c, parser: p, log: log}
+func New(nc *nats.Conn, a *agents.Store, c *catalogue.Catalogue, t *events.Trail, p *config.Parser, log telemetry.Logger) *API {
+	return &API{nc: nc, agents: a, catalogue: c, trail: t, parser: p, log: log}
 }
 
 // Endpoints is every subject the registry answers.
@@ -51,6 +53,7 @@ func (a *API) Endpoints() []bus.Endpoint {
 		{Name: "delete", Subject: subject.Registry("*", "delete"), Handler: tenantOp(a.delete)},
 		{Name: "tenants", Subject: subject.Registry(subject.AllTenants, "tenants"), Handler: a.tenants},
 		{Name: "agent-tools", Subject: subject.AgentTools("*", "*"), Handler: a.agentTools},
+		{Name: "events", Subject: subject.Events("*", "list"), Handler: a.events},
 		{Name: "catalogue-tools", Subject: subject.Catalogue("tools"), Handler: a.tools},
 		{Name: "catalogue-announce", Subject: subject.Catalogue("announce"), Handler: a.announce},
 	}
@@ -102,9 +105,34 @@ func (a *API) apply(ctx context.Context, tenant string, in message.RegistryApply
 			}
 		}
 		a.log.Info("configuration applied", "tenant", tenant, "agents", len(out.Agents), "changed", changed, "removed", len(out.Removed))
+		a.applied(tenant, out)
 	}
 	out.Warnings = append(out.Warnings, warnings(v, unread, cfg)...)
 	return out, nil
+}
+
+// applied tells the audit trail of the agents that changed.
+func (a *API) applied(tenant string, out message.RegistryApplied) {
+	for _, r := range out.Agents {
+		if r.Changed {
+			a.trail.Publish(tenant, message.Event{Kind: message.EventConfig, AgentID: r.AgentID, Outcome: message.OutcomeApplied, Revision: r.Revision})
+		}
+	}
+	for _, id := range out.Removed {
+		a.trail.Publish(tenant, message.Event{Kind: message.EventConfig, AgentID: id, Outcome: message.OutcomeRemoved})
+	}
+}
+
+func (a *API) events(ctx context.Context, in *bus.Incoming) (any, error) {
+	tenant, _, err := subject.ParseTenantOp(subject.FamilyEvents, in.Subject, false)
+	if err != nil {
+		return nil, err
+	}
+	var req message.EventsList
+	if err := in.Decode(&req); err != nil {
+		return nil, err
+	}
+	return reply(a.trail.List(ctx, tenant, req, bus.MaxBody(a.nc)))
 }
 
 // warnings names what is no fault but will not work now. The configuration is
@@ -179,6 +207,7 @@ func (a *API) delete(ctx context.Context, tenant string, in message.RegistryDele
 	deleted, err := a.agents.Delete(ctx, tenant, in.AgentID)
 	if err == nil && deleted {
 		a.log.Info("configuration deleted", "tenant", tenant, "agent", in.AgentID)
+		a.applied(tenant, message.RegistryApplied{Removed: []string{in.AgentID}})
 	}
 	return reply(message.RegistryDeleted{Deleted: deleted}, err)
 }

@@ -278,7 +278,11 @@ func (b *box) deliver(ctx context.Context, it *item) result {
 	reply, err := d.asker.ask(ctx, subject.AgentWake(b.ref.Tenant, b.ref.Agent), data, d.opts.Silence)
 	switch {
 	case err == nil && reply.Accepted:
-		return d.finish(ctx, w, "accepted", func() error { return d.store.accept(ctx, stored) })
+		r := d.finish(ctx, w, "accepted", func() error { return d.store.accept(ctx, stored) })
+		if r.what == gone {
+			d.audit(stored)
+		}
+		return r
 	case err == nil:
 		return d.busy(reply.RetryAfter)
 	case errors.Is(err, errAbsent):

@@ -182,3 +182,14 @@ func (d *Delivery) finish(ctx context.Context, w message.Wake, what string, do f
 		}
 	}
 }
+
+// audit tells the audit trail of a wake that was accepted, best effort.
+func (d *Delivery) audit(s Stored) {
+	data, err := message.Marshal(message.Event{
+		Kind: message.EventWake, Time: time.Now().UTC().Format(time.RFC3339Nano), AgentID: s.Agent, Outcome: message.OutcomeAccepted,
+		WakeID: s.Wake.WakeID, ChatID: s.Wake.ChatID, Tool: s.Wake.Source.Tool,
+	})
+	if err == nil {
+		_ = d.asker.nc.Publish(subject.Event(s.Tenant, s.Agent, message.EventWake), data)
+	}
+}

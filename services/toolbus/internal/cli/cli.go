@@ -92,7 +92,7 @@ Exit codes: 0 done, 1 failed, 2 wrong usage.`,
 	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return flagError(err) })
 	root.PersistentPreRunE = func(cmd *cobra.Command, _ []string) error { return a.prepare(cmd) }
 	root.AddCommand(a.up(), a.apply(), a.get(), a.call(), a.submit(), a.result(), a.cancel(),
-		a.job(), a.wake(), a.state(), a.store(), a.files(), a.sync(), a.version())
+		a.job(), a.wake(), a.state(), a.store(), a.files(), a.sync(), a.events(), a.version())
 	return root
 }
 

@@ -13,6 +13,7 @@ import (
 	"github.com/toolbus/toolbus/pkg/lifecycle"
 	"github.com/toolbus/toolbus/pkg/telemetry"
 	"github.com/toolbus/toolbus/services/files"
+	"github.com/toolbus/toolbus/services/registry"
 )
 
 // Up is the whole of Toolbus in one process.
@@ -52,7 +53,7 @@ func (u *Up) Start(ctx context.Context) error {
 	if host, _, _ := u.cfg.hostPort(); exposed(host) {
 		u.log.Warn("other machines can reach this server, and it asks nobody for a password", "listen", u.cfg.Listen)
 	}
-	srv, err := startNATS(ctx, u.cfg, files.DefaultConfig().BlobBytes, u.log)
+	srv, err := startNATS(ctx, u.cfg, files.DefaultConfig().BlobBytes+registry.DefaultConfig().EventsBytes, u.log)
 	if err != nil {
 		return err
 	}
