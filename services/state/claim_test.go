@@ -3,6 +3,7 @@ package state_test
 import (
 	"errors"
 	"fmt"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -17,11 +18,22 @@ import (
 	"github.com/toolbus/toolbus/pkg/results"
 )
 
+// fences are those of the runs that were granted.
+var fences sync.Map
+
+// claim claims a call of an idempotent tool, or gives it back as not begun.
 func claim(t testing.TB, r *results.Recorder, callID, runID string, submit uint64, release bool) string {
 	t.Helper()
-	c, err := r.Claim(t.Context(), message.ResultClaim{CallID: callID, RunID: runID, Submit: submit, Release: release})
+	req := message.ResultClaim{CallID: callID, RunID: runID, Submit: submit, Release: release, NotBegun: release, Idempotent: true}
+	if fence, ok := fences.Load(callID + runID); ok && release {
+		req.Fence = fence.(uint64)
+	}
+	c, err := r.Claim(t.Context(), req)
 	if err != nil {
 		t.Fatal(err)
+	}
+	if c.State == message.ClaimGranted {
+		fences.Store(callID+runID, c.Fence)
 	}
 	if c.LeaseMs < 1000 || c.LeaseMs > 10_000 {
 		t.Errorf("a lease of %d ms; calls come again after 10 s", c.LeaseMs)
@@ -94,23 +106,44 @@ func TestOneRunOfACallIsGranted(t *testing.T) {
 	}
 }
 
-// A claim that is not renewed ends, and the servers may forget all of them.
+// A claim that is not renewed ends. Then a call of an idempotent tool may run again, and
+// that of any other has ended. When the servers forget all claims, runs that may live are
+// given time to renew theirs.
 func TestAClaimEnds(t *testing.T) {
 	ns := natstest.Start(t)
 	start(t, ns)
 	nc := ns.Connect()
 	r := results.NewRecorder(nc, "acme", "support")
-	claim(t, r, "c", "gone", 1, false)
-	since := time.Now()
-	deadline := since.Add(15 * time.Second)
-	for claim(t, r, "c", "next", 1, false) != message.ClaimGranted {
-		if time.Now().After(deadline) {
-			t.Fatal("the claim of a worker that is gone stands")
+	granted := func(what, run string) {
+		t.Helper()
+		since := time.Now()
+		for {
+			switch got := claim(t, r, "c", run, 1, false); {
+			case got == message.ClaimGranted:
+				if d := time.Since(since); d < 5*time.Second || d > 10*time.Second {
+					t.Errorf("%s: the claim ended after %s", what, d)
+				}
+				return
+			case got != message.ClaimRunning:
+				t.Fatalf("%s: %s", what, got)
+			case time.Since(since) > 15*time.Second:
+				t.Fatalf("%s: the claim of a worker that is gone stands", what)
+			}
+			time.Sleep(50 * time.Millisecond)
 		}
-		time.Sleep(50 * time.Millisecond)
 	}
-	if d := time.Since(since); d < 5*time.Second || d > 10*time.Second {
-		t.Errorf("the claim ended after %s", d)
+	once := message.ResultClaim{CallID: "once", RunID: "gone", Submit: 2, Tool: "pay"}
+	if c, err := r.Claim(t.Context(), once); err != nil || c.State != message.ClaimGranted || c.Tries != 1 || c.FirstMs != 0 {
+		t.Fatalf("%+v, %v", c, err)
+	}
+	claim(t, r, "c", "gone", 1, false)
+	granted("a worker is gone", "next")
+	once.RunID = "next"
+	if c, err := r.Claim(t.Context(), once); err != nil || c.State != message.ClaimDone || !c.Failed {
+		t.Errorf("a call that must not run again: %+v, %v", c, err)
+	}
+	if end, err := r.Get(t.Context(), "once", 0); err != nil || !strings.Contains(string(end.Error), string(errcode.WorkerLost)) {
+		t.Errorf("%+v, %v", end, err)
 	}
 	js, err := jetstream.New(nc)
 	if err != nil {
@@ -119,12 +152,16 @@ func TestAClaimEnds(t *testing.T) {
 	if err := js.DeleteStream(t.Context(), "KV_"+subject.BucketClaims); err != nil {
 		t.Fatal(err)
 	}
-	if got := claim(t, r, "c", "other", 1, false); got != message.ClaimGranted {
-		t.Errorf("after the servers forgot it: %s", got)
+	if got := claim(t, r, "c", "next", 1, false); got != message.ClaimGranted {
+		t.Errorf("the run that lives: %s", got)
 	}
+	granted("the servers forgot it", "other")
 	ns.Down()
 	ns.Up()
-	if got := claim(t, r, "c", "third", 1, false); got != message.ClaimGranted {
+	if got := claim(t, r, "c", "third", 1, false); got != message.ClaimRunning {
 		t.Errorf("after a restart: %s", got)
+	}
+	if got := claim(t, r, "c", "other", 1, false); got != message.ClaimGranted {
+		t.Errorf("the run that lives, after a restart: %s", got)
 	}
 }
