@@ -48,7 +48,7 @@ test-faults: ## crash, kill, freeze and cut off what stores state and files for 
 	go vet -tags faults ./services/files/... ./services/e2e/...
 	go test -race -tags faults -run 'Long' -count=1 -timeout 60m ./services/e2e/faults
 	go test -race -tags faults -run 'CrashAfterEveryWrite' -count=1 -timeout 60m ./services/files/internal/area
-	go test -race -tags faults -run 'AppendersSurviveKills|FilesAreLinearizable' -count=1 -timeout 60m ./services/e2e
+	go test -race -tags faults -run 'AppendersSurviveKills|FilesAreLinearizable|CallsSurviveTheirWorkers|RollingRestartFailsNoCall' -count=1 -timeout 60m ./services/e2e
 
 .PHONY: test-large
 test-large: ## send 2 GiB up and down through the CLI and measure the memory it takes; some minutes

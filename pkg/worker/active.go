@@ -2,13 +2,16 @@ package worker
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"runtime/debug"
 	"sync"
 	"time"
 
 	"github.com/toolbus/toolbus/contracts/errcode"
+	"github.com/toolbus/toolbus/contracts/message"
 	"github.com/toolbus/toolbus/contracts/subject"
+	"github.com/toolbus/toolbus/pkg/bus"
 	"github.com/toolbus/toolbus/pkg/tool"
 )
 
@@ -39,6 +42,39 @@ type active struct {
 	beat     time.Time // the next one's time; zero for none
 	beats    string    // where they go
 	timer    *time.Timer
+
+	progress json.RawMessage // said by the tool, and not yet published
+	told     time.Time       // when progress was last published
+}
+
+// progressEvery is how often a call's progress is published at most; of what a tool says
+// in between the last counts.
+const progressEvery = 100 * time.Millisecond
+
+// say publishes the call's progress, now or as soon as it may.
+func (a *active) say(progress json.RawMessage) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.over {
+		return
+	}
+	waits := a.progress != nil
+	a.progress = progress
+	switch wait := progressEvery - time.Since(a.told); {
+	case wait <= 0:
+		a.tell()
+	case !waits:
+		a.timer.Reset(0) // tick sees what is next
+	}
+}
+
+// tell publishes the progress that waits. Called with mu.
+func (a *active) tell() {
+	m, err := bus.NewMsg(subject.AgentProgress(a.key.tenant, a.key.agent, a.key.id), message.ProgressEvent{Progress: a.progress})
+	if err == nil && int64(len(m.Data)) <= bus.MaxBody(a.w.nc) {
+		_ = a.w.nc.PublishMsg(m)
+	}
+	a.progress, a.told = nil, time.Now()
 }
 
 // callKey names a call; its id is unique within an agent only.
@@ -137,6 +173,16 @@ func (a *active) tick() {
 			next = a.beat
 		}
 	}
+	if a.progress != nil {
+		due := a.told.Add(progressEvery)
+		if now.Before(due) {
+			if due.Before(next) {
+				next = due
+			}
+		} else {
+			a.tell()
+		}
+	}
 	a.timer.Reset(time.Until(next))
 }
 
@@ -158,6 +204,9 @@ func (a *active) finish(res tool.Result, ran bool, err error) {
 	if a.over {
 		a.mu.Unlock()
 		return
+	}
+	if a.progress != nil {
+		a.tell() // the last word comes before the answer
 	}
 	a.over = true
 	a.timer.Stop()

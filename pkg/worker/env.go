@@ -25,8 +25,9 @@ type env struct {
 	who   subject.Agent
 	tool  string
 	chat  string
-	call  string
 	depth int
+
+	active *active // nil for a check
 }
 
 func (e *env) State(namespace string) tool.State {
@@ -54,8 +55,8 @@ func (e *env) CallTool(ctx context.Context, name string, arguments json.RawMessa
 }
 
 func (e *env) Progress(progress json.RawMessage) {
-	if m, err := bus.NewMsg(subject.AgentProgress(e.who.Tenant, e.who.Agent, e.call), message.ProgressEvent{Progress: progress}); err == nil && int64(len(m.Data)) <= bus.MaxBody(e.w.nc) {
-		_ = e.w.nc.PublishMsg(m)
+	if e.active != nil { // a check has nobody to tell
+		e.active.say(progress)
 	}
 }
 

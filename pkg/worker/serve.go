@@ -278,7 +278,7 @@ func (w *Worker) prepare(a *active, who subject.Agent, req message.CallRequest, 
 		Arguments: args, Settings: settings,
 		Log: a.redact.logger(callLog{h.log, who, req.CallID}),
 	}.WithIdempotencyKey(cmp.Or(req.IdempotencyKey, a.again))
-	return call.WithEnv(&env{w: w, who: who, tool: h.def.Name, chat: req.ChatID, call: req.CallID, depth: depth}), entry, nil
+	return call.WithEnv(&env{w: w, who: who, tool: h.def.Name, chat: req.ChatID, depth: depth, active: a}), entry, nil
 }
 
 // run runs fn, a check at work, in a goroutine of its own, so that one that

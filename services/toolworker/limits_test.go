@@ -4,11 +4,13 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"slices"
 	"sync"
 	"testing"
 	"time"
 
 	"github.com/toolbus/toolbus/contracts/errcode"
+	"github.com/toolbus/toolbus/contracts/subject"
 	"github.com/toolbus/toolbus/pkg/agent"
 	"github.com/toolbus/toolbus/pkg/tool"
 	"github.com/toolbus/toolbus/pkg/worker"
@@ -116,5 +118,59 @@ func TestPinnedArguments(t *testing.T) {
 	}
 	if err := json.Unmarshal(tools.Tools[0].InputSchema, &schema); err != nil || schema.Properties["customer"] != nil || schema.Properties["note"] == nil || len(schema.Required) > 0 {
 		t.Errorf("the agent sees %s, %v", tools.Tools[0].InputSchema, err)
+	}
+}
+
+// Progress is published a few times a second at most, in order, and the last one before
+// the answer.
+func TestProgressIsThrottled(t *testing.T) {
+	s := start(t)
+	const said = 500
+	work := fn("work", func(ctx context.Context, c *tool.Call) (tool.Result, error) {
+		for i := range said {
+			c.Progress(map[string]int{"step": i})
+			if i == said/2 {
+				select {
+				case <-time.After(300 * time.Millisecond):
+				case <-ctx.Done():
+				}
+			}
+		}
+		return tool.OK("done"), nil
+	})
+	s.worker(nil, work)
+	s.apply("acme", grantAll(work))
+	sub, err := s.nc.SubscribeSync(subject.AgentProgress("acme", "bot", "*"))
+	if err == nil {
+		err = s.nc.Flush()
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	begin := time.Now()
+	r, err := s.agent("acme", "bot").Call(t.Context(), "work", nil)
+	took := time.Since(begin)
+	var heard []int
+	for { // what came before the answer is there
+		m, err := sub.NextMsg(0)
+		if err != nil {
+			break
+		}
+		var v struct{ Progress struct{ Step *int } }
+		if err := json.Unmarshal(m.Data, &v); err != nil {
+			t.Error(err)
+		}
+		if v.Progress.Step != nil {
+			heard = append(heard, *v.Progress.Step)
+		}
+	}
+	if err != nil || r.Content != "done" {
+		t.Fatalf("%+v, %v", r, err)
+	}
+	if most := int(took/(100*time.Millisecond)) + 2; len(heard) > most || len(heard) < 3 {
+		t.Errorf("heard %d times in %s: %v", len(heard), took, heard)
+	}
+	if !slices.IsSorted(heard) || heard[0] != 0 || !slices.Contains(heard, said/2) || heard[len(heard)-1] != said-1 {
+		t.Errorf("heard %v", heard)
 	}
 }
