@@ -49,6 +49,7 @@ func (d *demo) play() {
 	d.relabeling()
 	d.parallel()
 	d.members()
+	d.killed()
 	d.inbox()
 	d.refusals()
 	d.mirror()

@@ -29,7 +29,7 @@ const (
 // inbox is a background job: it looks every second, and costs nothing until
 // there is something to tell.
 func (d *demo) inbox() {
-	d.chapter("5. A job watches the inbox for free, and wakes the agent when something happened")
+	d.chapter("6. A job watches the inbox for free, and wakes the agent when something happened")
 	l := d.listen(inboxAgent)
 	defer l.leave()
 	d.say("a process says that it is the agent %s, and waits to be woken", inboxAgent)

@@ -58,10 +58,11 @@ func (d *demo) services() map[string]int {
 }
 
 // hosts counts the workers that host addTrackingCode.
-func (d *demo) hosts() int { return len(d.callsPerWorker("addTrackingCode")) }
+func (d *demo) hosts() int { return len(d.callsPerWorker("addTrackingCode", "call-")) }
 
-// callsPerWorker is how many calls of a tool each worker has taken.
-func (d *demo) callsPerWorker(tool string) map[string]int {
+// callsPerWorker is how many calls of a tool each worker has taken: those of agents, or of
+// tools (toolcall-).
+func (d *demo) callsPerWorker(tool, kind string) map[string]int {
 	out := map[string]int{}
 	for _, m := range d.ask("$SRV.STATS", 300*time.Millisecond) {
 		var s micro.Stats
@@ -69,7 +70,7 @@ func (d *demo) callsPerWorker(tool string) map[string]int {
 			continue
 		}
 		for _, e := range s.Endpoints {
-			if e.Name == "call-"+tool {
+			if e.Name == kind+tool {
 				out[s.ID] += e.NumRequests
 			}
 		}
@@ -146,7 +147,7 @@ func (d *demo) parallel() {
 	const chat, n = "chat-parallel", 50
 	a := d.agent("support")
 	defer a.Close()
-	before := d.callsPerWorker("addTrackingCode")
+	before := d.callsPerWorker("addTrackingCode", "call-")
 	var wg sync.WaitGroup
 	errs := make(chan error, n)
 	for i := range n {
@@ -170,7 +171,7 @@ func (d *demo) parallel() {
 	d.must(err, "read ToolState")
 	slices.Sort(codes)
 	d.check(len(slices.Compact(codes)) == n, "%d codes are in ToolState, none lost, none doubled", n)
-	after := d.callsPerWorker("addTrackingCode")
+	after := d.callsPerWorker("addTrackingCode", "call-")
 	for id := range after {
 		d.say("worker process %s ran %d of them", id, after[id]-before[id])
 		d.check(after[id] > before[id], "this worker had its share")
@@ -215,7 +216,7 @@ func (d *demo) members() {
 
 // refusals are the mistakes people make; each is told what was wrong.
 func (d *demo) refusals() {
-	d.chapter("6. Mistakes get an error with a code, and exit code 1")
+	d.chapter("7. Mistakes get an error with a code, and exit code 1")
 	refused := func(want string, o proc.Result) {
 		d.check(o.Code == 1 && strings.Contains(o.Stderr, want) && o.Stdout == "", "refused with %s", want)
 	}
@@ -230,7 +231,7 @@ func (d *demo) refusals() {
 
 // mirror shows the tenant's files and ToolState as a developer sees them.
 func (d *demo) mirror() {
-	d.chapter("7. The developer's mirror")
+	d.chapter("8. The developer's mirror")
 	d.call("support", "chat-open", "addTrackingCode", `{"code":"]C100340434757211819883"}`)
 	dir := filepath.Join(d.dir, "workspace")
 	o := d.toolbus("sync", "--dir", dir, "-t", tenant)
@@ -264,7 +265,7 @@ func (d *demo) mirror() {
 
 // restart proves that a clean stop loses nothing.
 func (d *demo) restart() {
-	d.chapter("8. Stop and start again: nothing is lost")
+	d.chapter("9. Stop and start again: nothing is lost")
 	d.must(d.up.Stop(), "stop toolbus up")
 	d.startUp(strings.TrimPrefix(d.url, "nats://"))
 	d.connect()
@@ -279,4 +280,60 @@ func (d *demo) restart() {
 	_, err := toolstate.New(d.nc, tenant).Scratch("chat-open", "relabeling").Get(d.ctx, "codes", &codes)
 	d.must(err, "read ToolState")
 	d.check(len(codes) == 2, "with both of its codes")
+}
+
+// killed is a worker that dies in the middle of many calls.
+func (d *demo) killed() {
+	d.chapter("5. One of two toolworkers is killed while calls run")
+	second := d.start("toolworker", "--server", d.url, "--http", "")
+	defer second.Kill()
+	hosts := func() map[string]int { return d.callsPerWorker("writeFile", "toolcall-") }
+	d.waitFor("two toolworkers", func() bool { return len(hosts()) == 2 })
+	before := hosts()
+	a := d.agent("club")
+	defer a.Close()
+	const n = 120
+	var acknowledged sync.Map
+	var wg sync.WaitGroup
+	log := func(i int) {
+		event := fmt.Sprintf("killed-%d", i)
+		r, err := a.Call(d.ctx, "logEvent", map[string]string{"event": event}, agent.Timeout(5*time.Second))
+		if err == nil && r.Success {
+			acknowledged.Store(event, true)
+		}
+	}
+	for i := range n / 2 {
+		wg.Go(func() { log(i) })
+	}
+	wg.Wait()
+	after := hosts()
+	for id := range after {
+		d.check(after[id] > before[id], "toolworker %s ran %d of %d calls", id, after[id]-before[id], n/2)
+	}
+	for i := range n / 2 {
+		wg.Go(func() { log(n/2 + i) })
+		if i == n/4 {
+			second.Kill()
+		}
+	}
+	wg.Wait()
+	d.say("kill -9 of one toolworker in the middle of %d parallel calls", n/2)
+	lines := map[string]int{}
+	for l := range strings.Lines(d.oneFile("logs/")) {
+		for word := range strings.FieldsFuncSeq(l, func(r rune) bool { return r != '-' && (r < '0' || r > '9') && (r < 'a' || r > 'z') }) {
+			lines[word]++
+		}
+	}
+	count, once := 0, true
+	for event := range acknowledged.Range {
+		count++
+		once = once && lines[event.(string)] == 1
+	}
+	d.check(once, "each of the %d acknowledged lines is in the log once", count)
+	d.check(count >= n/2, "the calls before the kill are among them")
+	d.waitFor("the calls to find the worker that is left", func() bool {
+		r, err := a.Call(d.ctx, "logEvent", map[string]string{"event": "afterwards"}, agent.Timeout(5*time.Second))
+		return err == nil && r.Success
+	})
+	d.check(true, "and calls go on with the other")
 }
