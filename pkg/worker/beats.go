@@ -59,3 +59,53 @@ func (b *beats) stop() {
 	b.stopped = true
 	b.next.Stop()
 }
+
+// lostAfter is how long a call of another tool may go without a beat before its worker
+// counts as lost.
+const lostAfter = 5 * time.Second
+
+// watchCall calls lost when nothing is heard on a call's progress subject for too long. It
+// listens only once the call has taken a moment: most are over by then.
+func watchCall(nc *nats.Conn, progress string, lost func()) (stop func()) {
+	w := &callWatch{}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.timer = time.AfterFunc(beatEvery/2, func() {
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		if w.over {
+			return
+		}
+		var err error
+		if w.sub, err = nc.Subscribe(progress, func(*nats.Msg) { w.heard() }); err != nil {
+			return // the call ends by itself
+		}
+		w.timer = time.AfterFunc(lostAfter, lost)
+	})
+	return w.stop
+}
+
+type callWatch struct {
+	mu    sync.Mutex
+	over  bool
+	timer *time.Timer
+	sub   *nats.Subscription
+}
+
+func (w *callWatch) heard() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if !w.over && w.timer.Stop() { // once lost is lost
+		w.timer.Reset(lostAfter)
+	}
+}
+
+func (w *callWatch) stop() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.over = true
+	w.timer.Stop()
+	if w.sub != nil {
+		_ = w.sub.Unsubscribe() // an error means that the connection is gone
+	}
+}

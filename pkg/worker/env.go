@@ -9,6 +9,7 @@ import (
 	"github.com/google/uuid"
 	"github.com/nats-io/nats.go"
 
+	"github.com/toolbus/toolbus/contracts/errcode"
 	"github.com/toolbus/toolbus/contracts/message"
 	"github.com/toolbus/toolbus/contracts/subject"
 	"github.com/toolbus/toolbus/pkg/bus"
@@ -49,8 +50,20 @@ func (e *env) CallTool(ctx context.Context, name string, arguments json.RawMessa
 		CallID: uuid.NewString(), ChatID: e.chat, Arguments: arguments,
 		IdempotencyKey: bus.EffectKey(ctx, "call", name, string(arguments)), // of a call that may run again
 	}
-	header := nats.Header{message.HeaderDepth: {strconv.Itoa(e.depth + 1)}}
-	r, err := bus.CallTool(ctx, e.w.nc, spill, subject.WorkerCall(e.who.Tenant, e.who.Agent, name), req, header, nil)
+	header := nats.Header{
+		message.HeaderDepth: {strconv.Itoa(e.depth + 1)}, message.HeaderBeats: {"1"}, message.HeaderFirstBeat: {"1000"},
+	}
+	ctx, lost := context.WithCancelCause(ctx)
+	defer lost(nil)
+	watch := func() func() {
+		return watchCall(e.w.nc, subject.AgentProgress(e.who.Tenant, e.who.Agent, req.CallID), func() {
+			lost(errcode.New(errcode.WorkerLost, "the worker that ran %s has not been heard of for %s", name, lostAfter))
+		})
+	}
+	r, err := bus.CallTool(ctx, e.w.nc, spill, subject.WorkerCall(e.who.Tenant, e.who.Agent, name), req, header, watch)
+	if err != nil && errcode.Of(context.Cause(ctx)) == errcode.WorkerLost {
+		err = context.Cause(ctx)
+	}
 	return tool.Result{Success: r.Success, Content: r.Content, ErrorMessage: r.ErrorMessage, Data: r.Data}, err
 }
 

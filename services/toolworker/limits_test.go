@@ -9,9 +9,13 @@ import (
 	"testing"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
+
 	"github.com/toolbus/toolbus/contracts/errcode"
 	"github.com/toolbus/toolbus/contracts/subject"
 	"github.com/toolbus/toolbus/pkg/agent"
+	"github.com/toolbus/toolbus/pkg/bus"
+	"github.com/toolbus/toolbus/pkg/telemetry"
 	"github.com/toolbus/toolbus/pkg/tool"
 	"github.com/toolbus/toolbus/pkg/worker"
 )
@@ -172,5 +176,54 @@ func TestProgressIsThrottled(t *testing.T) {
 	}
 	if !slices.IsSorted(heard) || heard[0] != 0 || !slices.Contains(heard, said/2) || heard[len(heard)-1] != said-1 {
 		t.Errorf("heard %v", heard)
+	}
+}
+
+// A tool learns within seconds that the worker of another tool that it calls is gone, and one
+// that takes long is not taken for lost.
+func TestAToolLearnsOfALostWorker(t *testing.T) {
+	s := start(t)
+	began := make(chan struct{}, 4)
+	inner := fn("inner", func(ctx context.Context, _ *tool.Call) (tool.Result, error) {
+		began <- struct{}{}
+		select {
+		case <-time.After(7 * time.Second):
+			return tool.OK("late"), nil
+		case <-ctx.Done():
+			return tool.Result{}, ctx.Err()
+		}
+	})
+	outer := fn("outer", func(ctx context.Context, c *tool.Call) (tool.Result, error) { return c.Call(ctx, "inner", none{}) })
+	s.worker(nil, outer)
+	s.apply("acme", grantAll(inner, outer))
+	proxy := newProxy(t, s.nats.URL())
+	lost, err := worker.New(func() worker.Config {
+		c := worker.DefaultConfig()
+		c.Bus = bus.Config{Server: proxy.url}
+		return c
+	}(), []tool.Tool{inner}, telemetry.Discard(), prometheus.NewRegistry())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := lost.Start(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		ctx, cancel := context.WithTimeout(context.Background(), 10*time.Millisecond)
+		defer cancel()
+		_ = lost.Stop(ctx) // it cannot say goodbye
+	}()
+	a := s.agent("acme", "bot")
+	if r, err := a.Call(t.Context(), "outer", nil); err != nil || r.Content != "late" {
+		t.Fatalf("%+v, %v", r, err)
+	}
+	<-began
+	answer := make(chan error, 1)
+	go func() { _, err := a.Call(t.Context(), "outer", nil); answer <- err }()
+	<-began
+	proxy.cut()
+	cut := time.Now()
+	if err := <-answer; !errors.Is(err, errcode.WorkerLost) || time.Since(cut) > 10*time.Second {
+		t.Errorf("got %v after %s", err, time.Since(cut))
 	}
 }
