@@ -34,6 +34,10 @@ const (
 	// a circle end with an error. Absent means 0.
 	HeaderDepth = "Toolbus-Depth"
 
+	// HeaderHanded on a call that a full worker hands to an idle one says on which subject
+	// it came. It is handed on once.
+	HeaderHanded = "Toolbus-Handed"
+
 	// HeaderRetry on a change with an opId says that it may have been received
 	// before, and how many milliseconds ago it was first sent. When so much was
 	// written since then that the service does not know any more, it answers

@@ -123,3 +123,12 @@ type CatalogueEntry struct {
 type CatalogueTools struct {
 	Tools []CatalogueEntry `json:"tools"`
 }
+
+// WorkerLoad is what a worker says of its free slots: when one of its tools becomes full or
+// free again, every few seconds while some are full, and when another says that a tool is
+// full of which it has free slots. Workers that are full hand calls to those that are not.
+type WorkerLoad struct {
+	WorkerID string         `json:"workerId"`
+	Free     map[string]int `json:"free"`           // free slots by tool
+	Full     []string       `json:"full,omitempty"` // tools without a free slot
+}

@@ -273,6 +273,9 @@ func StoredBlob(tenant, agent, blobID string) string {
 	return join(VerbBlob, tenant, agent, blobID)
 }
 
+// InstanceLoad is where workers say for which tools they have free slots.
+func InstanceLoad() string { return join(FamilyInstance, "load") }
+
 // InstanceCall is where a full worker hands a call on to this instance.
 func InstanceCall(workerID string) string { return join(FamilyInstance, workerID, VerbCall) }
 

@@ -112,6 +112,9 @@ func (w *Worker) serve(ctx context.Context, h *hosted, in *bus.Incoming) (any, e
 	if err != nil {
 		return nil, err
 	}
+	if w.handOn(h, in) {
+		return bus.NoReply, nil
+	}
 	a := w.begin(bus.WithTrace(context.Background(), bus.Trace(ctx)), h, keyOf(who, req.CallID), shorter(h.timeout, req.TimeoutMs), nil)
 	a.end = func(res tool.Result, _ bool, err error) {
 		w.metrics.done(h, err, &res, start)

@@ -20,6 +20,8 @@ type slots struct {
 	max       int // calls at once in this worker; 0: no limit
 	perTenant int // of one tenant; 0: no limit
 
+	changed func() // a tool has become full, or free again
+
 	mu      sync.Mutex
 	used    int
 	tenants map[string]int
@@ -180,8 +182,12 @@ func (s *slots) give(c claim) {
 }
 
 func (s *slots) add(c claim, n int) {
+	before := s.left(c.tool)
 	s.used += n
 	c.tool.used += n
+	if s.changed != nil && (before > 0) != (s.left(c.tool) > 0) {
+		s.changed()
+	}
 	if s.perTenant > 0 {
 		count(s.tenants, c.tenant, n)
 	}
@@ -252,6 +258,22 @@ func (s *slots) next(t *toolSlots) bool {
 		}
 	}
 	return false
+}
+
+// free is how many more calls of a tool could run now.
+func (s *slots) free(t *toolSlots) int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.left(t)
+}
+
+// left is free, called with mu.
+func (s *slots) left(t *toolSlots) int {
+	n := t.max - t.used
+	if s.max > 0 {
+		n = min(n, s.max-s.used)
+	}
+	return max(n, 0)
 }
 
 // load is how many calls of a tool run and wait here.

@@ -39,6 +39,7 @@ type Worker struct {
 	crew    *crew.Crew // runs the tools
 	slots   *slots
 	auditor *auditor
+	peers   peers
 	grants  *grants
 	running running
 	secrets secrets
@@ -146,6 +147,18 @@ func (w *Worker) subscribe() error {
 		return fmt.Errorf("subscribe cancels: %w", err)
 	}
 	w.cleanup.Push("cancels", func(context.Context) error { return ignoreClosed(sub.Unsubscribe()) })
+	t := startTeller(w)
+	w.slots.changed = t.changed
+	w.cleanup.Push("free slots", t.close)
+	loads, err := w.hearLoads(t)
+	if err != nil {
+		return fmt.Errorf("subscribe loads: %w", err)
+	}
+	w.cleanup.Push("loads", func(context.Context) error { return ignoreClosed(loads.Unsubscribe()) })
+	handed := bus.Endpoint{Name: "handed", Subject: subject.InstanceCall(w.id), Handler: w.serveHanded, Queue: w.id}
+	if err := w.server.Handle(handed); err != nil {
+		return err
+	}
 	for _, name := range w.names() {
 		h := w.tools[name]
 		call := func(ctx context.Context, in *bus.Incoming) (any, error) { return w.serve(ctx, h, in) }

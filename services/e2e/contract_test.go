@@ -25,7 +25,7 @@ import (
 )
 
 // unserved are the channels of the contract that nothing serves yet.
-var unserved = []string{"instanceCall"}
+var unserved = []string{"instanceCall", "instanceLoad"} // of full workers, of which there are none here
 
 // What really travels between Toolbus, its examples' worker, an agent and the
 // command line is what contracts/asyncapi.yaml says, to the last field; and
