@@ -69,7 +69,13 @@ const groupCount = record.MaxOps / 2
 // Apply makes a change and returns when it is committed or refused. When ctx
 // ends first, the change may still happen; a retry with its OpID finds out.
 func (a *Area) Apply(ctx context.Context, tenant string, c Change) (Outcome, error) {
-	return a.wait(ctx, tenant, &pending{Change: c, key: record.KeyOf(c.OpID), done: make(chan struct{})})
+	try := func() (Outcome, error) {
+		return a.wait(ctx, tenant, &pending{Change: c, key: record.KeyOf(c.OpID), done: make(chan struct{})})
+	}
+	if c.Upload != nil || c.Retried {
+		return try() // refused once is refused
+	}
+	return mindingLimits(ctx, a, tenant, try)
 }
 
 // inLane runs a task between the changes that this process makes to a file.

@@ -24,7 +24,6 @@ type Limits struct {
 // them has in flight.
 type room struct {
 	limits Limits
-	again  func() Limits // the limits, asked for anew
 	exact  bool
 	bytes  int64
 	files  int64
@@ -37,14 +36,6 @@ func (r *room) fits(grow, old int64, newFile bool) error {
 	if !r.exact {
 		return nil
 	}
-	if r.check(grow, old, newFile) == nil {
-		return nil
-	}
-	r.limits = r.again() // what is known of them may be a little old
-	return r.check(grow, old, newFile)
-}
-
-func (r *room) check(grow, old int64, newFile bool) error {
 	if limit, would := r.limits.Files, r.files+1; newFile && limit > 0 && would > limit {
 		return errcode.OverLimit(errcode.QuotaExceeded, limit, would, "the tenant would have %d files, at most %d are allowed", would, limit)
 	}
@@ -66,12 +57,6 @@ const (
 // upload own has reserved. Give it back with leave.
 func (a *Area) room(ctx context.Context, b *bucket, grow int64, own string) (*room, error) {
 	r := &room{limits: a.limits(ctx, b.tenant), leave: func() {}}
-	r.again = func() Limits {
-		if a.cfg.Limits == nil {
-			return r.limits
-		}
-		return a.cfg.Limits.Again(ctx, b.tenant, a.cfg.Default)
-	}
 	far, err := a.far(ctx, b, r.limits, grow)
 	if err != nil || far {
 		return r, err
@@ -94,6 +79,20 @@ func (a *Area) limits(ctx context.Context, tenant string) Limits {
 		return a.cfg.Default
 	}
 	return a.cfg.Limits.Of(ctx, tenant, a.cfg.Default)
+}
+
+// mindingLimits has try refuse something for a tenant's limits only when they are still what they
+// were: the event of a change may be late. Nobody else waits meanwhile.
+func mindingLimits[T any](ctx context.Context, a *Area, tenant string, try func() (T, error)) (T, error) {
+	if a.cfg.Limits == nil {
+		return try()
+	}
+	known := a.limits(ctx, tenant)
+	v, err := try()
+	if !errors.Is(err, errcode.QuotaExceeded) || a.cfg.Limits.Again(ctx, tenant, a.cfg.Default) == known {
+		return v, err
+	}
+	return try()
 }
 
 // far tells whether grow more bytes and another file are far from every limit.

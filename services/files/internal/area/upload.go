@@ -23,6 +23,10 @@ const MaxChunks = 1 << 20
 // Open makes the tenant's stream, so that it captures the chunks of an upload,
 // reserves size bytes for it, and returns its id. One that cannot fit is refused.
 func (a *Area) Open(ctx context.Context, tenant, path string, size int64) (string, error) {
+	return mindingLimits(ctx, a, tenant, func() (string, error) { return a.open(ctx, tenant, path, size) })
+}
+
+func (a *Area) open(ctx context.Context, tenant, path string, size int64) (string, error) {
 	b := a.bucket(tenant)
 	if err := a.checkSize(size); err != nil {
 		return "", err
