@@ -133,8 +133,9 @@ func (r *keyedRun) record(res tool.Result, ran bool, err error) (tool.Result, bo
 		r.release(true, nil)
 		return res, ran, err
 	}
-	if err != nil && r.a.h.def.Idempotent && errcode.From(err).Retryable {
-		// Not an end: the next one with the key runs it again.
+	if err != nil && r.a.h.def.Idempotent && (errcode.From(err).Retryable || errors.Is(err, errcode.Cancelled)) {
+		// Not an end: the next one with the key runs it again. A cancel too may come from
+		// a caller that gave up, after which another call with the key waits already.
 		r.release(false, err)
 		return res, ran, err
 	}
